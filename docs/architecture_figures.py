@@ -196,7 +196,7 @@ COMPARISON = {
     "data": Box("data", ("data/opening.py",), 1, 0),
     "plan": Box("plan: losses x seeds", ("comparison/plan.py", "expressions.py"), 0, 1),
     "jobs": Box("jobs: processes or Ray", ("comparison/compare.py", "comparison/jobs.py"), 1, 1),
-    "train": Box("train a run", ("train/run.py", "train/module.py"), 2, 1),
+    "train": Box("train a run", ("train/run.py", "train/loop.py"), 2, 1),
     "evaluation": Box("evaluate and calibrate it", ("train/outcome.py", "evaluation/closed_set.py"), 2, 2),
     "folder": Box("run folder", ("train/folder.py", "train/record.py"), 1, 2),
     "resampling": Box("resample its test data", ("comparison/resampling.py", "evaluation/sample_statistics.py"), 0, 2),

@@ -155,6 +155,7 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
         DataError: the data cannot be used.
         ValueError: losses do not fit the data (the message lists all), or the data differ from those of finished runs.
     """
+    from equipoise.calibration import temperature_scaling
     from equipoise.doctor.suggest import suggest
     from equipoise.train.builders import check_model, check_sizes, model_of, monitor_of, opened
     from equipoise.train.fabric import check_machine
@@ -169,8 +170,9 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
             "choose another --out"
         )
     check_sizes(first, data, LOOKED_AT)
-    task, preparation = TrainingTask(data), Preparation.fit(data.train)
+    task, preparation = TrainingTask(data), Preparation.fit(data.train, scaling=first.scaling)
     monitor_of(first, task)
+    temperature_scaling(data.task, first.temperature_by)  # raises unless the task has it
     check_machine(first)
     model, name = model_of(first, task, preparation)
     check_model(model, name, task, preparation, data.train)

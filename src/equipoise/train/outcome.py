@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._writing import appearing
-from equipoise.calibration import METHODS, Fitted, fit_thresholds, save
+from equipoise.calibration import Fitted, fit_thresholds, save, temperature_scaling
 from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.evaluation.split import FitSplit, try_fit
@@ -88,11 +89,11 @@ def keep_examples(split: Split, folder: RunFolder) -> None:
         np.savez_compressed(draft, images=images, indices=indices)
 
 
-def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
+def judge(folder: RunFolder, say: Callable[[str], None], temperature_by: Literal["nll", "ece"] = "nll") -> None:
     """Fit calibration and thresholds on validation data, evaluate validation, test and open-set predictions."""
     val, test = (open_predictions(folder.predictions(split)) for split in ("val", "test"))
     (rows,) = FitSplit(val, seed=0, share=1.0).rows(True)
-    fits: dict[str, Callable[..., Fitted]] = {"calibration": METHODS[val.task.calibration].fit}
+    fits: dict[str, Callable[..., Fitted]] = {"calibration": temperature_scaling(val.task, temperature_by).fit}
     if val.task.multilabel:
         fits["thresholds"] = fit_thresholds
     fitted: dict[str, Fitted] = {}
@@ -105,8 +106,8 @@ def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
         save(value, folder.draft / f"{name}.json")
     temperature = fitted.get("calibration")
     results = {
-        "val": evaluate(val, fitted=temperature).to_json(),
-        "test": evaluate(test, fitted=temperature).to_json(),
+        "val": evaluate(val, fitted=temperature, temperature_by=temperature_by).to_json(),
+        "test": evaluate(test, fitted=temperature, temperature_by=temperature_by).to_json(),
     }
     if folder.predictions("open").is_file():
         unknown = open_predictions(folder.predictions("open"), targets=False)

@@ -23,6 +23,7 @@ import equipoise
 from equipoise._reading import read_checkpoint, read_record
 from equipoise._visible import visible
 from equipoise._writing import appearing, clear_drafts, no_empty_folders, open_unlinked
+from equipoise.calibration import temperature_scaling
 from equipoise.data import DataSet, Split
 from equipoise.train.builders import (
     as_trained,
@@ -41,7 +42,7 @@ from equipoise.train.builders import (
 from equipoise.train.checkpoints import FROM_START, ResumePoint, SelectedWeights
 from equipoise.train.company import company
 from equipoise.train.errors import OutOfMemoryError, TrainingError
-from equipoise.train.fabric import device_name, environment, fabric_for, launch, logger_for, quiet
+from equipoise.train.fabric import device_name, environment, fabric_for, launch, logger_for, on_one_device, quiet
 from equipoise.train.folder import AGAIN, RunFolder, write_json
 from equipoise.train.loop import fit
 from equipoise.train.methods import Method, Plain, RunContext, TwoStages
@@ -56,6 +57,9 @@ from equipoise.train.task import TrainingTask
 from equipoise.train.training import Training
 
 __all__ = ["run"]
+
+WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""Modes of ``torch.compile`` that capture CUDA graphs, and the same without, as whole steps are captured."""
 
 
 def run(
@@ -257,7 +261,7 @@ def _train(
         _predict(training, loaders, folder)
     if not leader:
         return
-    judge(folder, say)
+    judge(folder, say, spec.temperature_by)
     if data.task.pixels:
         keep_examples(loaders.splits["test"], folder)
     selected = recorder.selected
@@ -303,6 +307,7 @@ def _prepared(
         "data", _data_settings(spec, images_checked), partial(_opened, spec, images_checked)
     )
     method.check_task(data.task)
+    temperature_scaling(data.task, spec.temperature_by)  # raises unless the task has it
     task = TrainingTask(data)
     stage_one = None
     if isinstance(method, TwoStages):
@@ -318,7 +323,7 @@ def _prepared(
 def _opened(spec: RunSpec, images_checked: bool) -> tuple[DataSet, Preparation, dict[str, Split]]:
     """The data, their preparation, and the splits as they are trained on."""
     data, unknown = opened(spec, check_images=not images_checked)
-    preparation = Preparation.fit(data.train)
+    preparation = Preparation.fit(data.train, scaling=spec.scaling)
     splits = {"train": data.train, "val": data.val, "test": data.test}
     if unknown is not None:
         splits["open"] = as_trained(preparation, unknown)
@@ -347,7 +352,8 @@ def _training(
     training = training_of(fabric, spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
     if spec.compile != "none":
         torch.compiler.reset()  # code compiled for an earlier run in this process keeps the weights of that run
-        trained.compile(mode=spec.compile)
+        captured = fabric.device.type == "cuda" and on_one_device(fabric)
+        trained.compile(mode=WITHOUT_GRAPHS.get(spec.compile, spec.compile) if captured else spec.compile)
     return training
 
 

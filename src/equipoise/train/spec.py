@@ -170,6 +170,9 @@ class SharedSpec(BaseModel):
         "Augmentation of training images, comma-separated: flip, crop:4, colour:0.4, erase:0.5, erase-noise:0.5, "
         "mixup:0.2, cutmix:1, randaugment:2:0.3.",
     )
+    scaling: Literal["standard", "unit"] = _data(
+        "standard", "standard: inputs of mean 0 and standard deviation 1; unit: pixels in [0, 1], features unchanged."
+    )
     sampler: Sampler = _data("none", f"Sampling of classes: {', '.join(get_args(Sampler))}.")
 
     model: str = _model(
@@ -235,6 +238,9 @@ class SharedSpec(BaseModel):
         f"Mode of torch.compile for the training steps: {', '.join(get_args(Compile))}; the first step compiles.",
     )
 
+    temperature_by: Literal["nll", "ece"] = _record(
+        "nll", "What the temperature minimises on validation data: nll, or ece as in the focal-calibration paper."
+    )
     logger: str = _record("csv", "csv, tensorboard, none, wandb, mlflow, ..., or module:Class.")
 
     @field_validator("open_classes")
