@@ -503,3 +503,11 @@ def test_what_is_written_can_be_read_without_the_package(here, out):
     assert (about["format"], about["baseline"]) == (1, "ce")
     planned = {"loss": "focal(gamma=1)", "seed": 0, "folder": "runs/focal-gamma=1-0", "stage_one": None}
     assert about["runs"][1] == planned
+
+
+def test_a_cheaper_comparison_has_fewer_epochs_and_seeds(tmp_path):
+    spec = CompareSpec(data="digits-lt", losses="ce focal", epochs=40, seeds=[0, 1, 2], model="mlp")
+    assert module._cheaper(ComparisonFolder(tmp_path / "out"), spec) == (
+        "equipoise compare --data digits-lt --model mlp --epochs 8 --losses 'ce focal' --seeds 2 "
+        f"--out {tmp_path}/out-first-look"
+    )

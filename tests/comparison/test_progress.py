@@ -62,8 +62,8 @@ def test_the_estimate_is_printed_once_before_the_first_run_ends(runs):
             now[0] = 2.0 * epoch
             row(runs[0])
             display.tick()
-            assert len(lines) == (epoch >= 5)
-    assert lines == ["about 10 min left, at the pace of the first 10 s"]
+            assert len(lines) == (epoch >= 2)
+    assert lines == ["about 10 min left, at the pace of the first 4 s"]
     with Display(runs, [100] * len(runs), lines.append, Console(file=io.StringIO(), force_terminal=True)) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for _ in range(8):
@@ -90,7 +90,7 @@ def test_the_estimate_is_not_repeated(runs):
     lines, now = [], [0.0]
     with Display(runs, [100] * len(runs), lines.append, None) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
-        for second in (0.0, 5.0):
+        for second in (0.0, 3.0):
             now[0] = second
             row(runs[0])
             display.tick()
@@ -100,6 +100,18 @@ def test_the_estimate_is_not_repeated(runs):
         now[0] = 120.0
         display.tick()
     assert lines == ["1/3 ce, seed 0: mean IoU 12.30 on validation data; 2 min left"]
+
+
+@pytest.mark.parametrize(("pace", "proposed"), [(1.0, False), (10.0, True)])
+def test_a_cheaper_command_is_proposed_once_if_training_takes_long(runs, pace, proposed):
+    lines, now = [], [0.0]
+    with Display(runs, [100] * len(runs), lines.append, None, cheaper="equipoise compare --epochs 20") as display:
+        display.pace = Pace(300, 0, clock=lambda: now[0])
+        for _ in range(8):
+            now[0] += pace
+            row(runs[0])
+            display.tick()
+    assert lines.count("for a first look: equipoise compare --epochs 20") == proposed
 
 
 def test_the_bar_of_a_terminal(runs):

@@ -323,7 +323,9 @@ def _train(
     ]
     waited_for = {call.after for call in calls}
     calls.sort(key=lambda call: call.name not in waited_for)
-    with Display(runs, [run_settings.epochs for run_settings in specs], say, console) as display:
+    with Display(
+        runs, [run_settings.epochs for run_settings in specs], say, console, cheaper=_cheaper(folder, spec)
+    ) as display:
         for outcome in workers.outcomes(calls, display.tick):
             run = missing[outcome.name]
             if outcome.error is None:
@@ -334,6 +336,14 @@ def _train(
                 with suppress(OSError):  # such as a full disk; the message reports the failure
                     folder.write_failure(run, outcome.error, outcome.log)
                 display.failed(run, outcome.error, folder.failure(run.name).with_suffix(".log"))
+
+
+def _cheaper(folder: ComparisonFolder, spec: CompareSpec) -> str:
+    """The command of the same comparison with a fifth of the epochs and two seeds."""
+    from equipoise.comparison.command import command_of
+
+    fewer = {"epochs": max(1, spec.epochs // 5), "seeds": list(spec.seeds)[:2]}
+    return command_of(spec.model_dump() | fewer, f"{folder.path}-first-look")
 
 
 def _count(number: int, word: str) -> str:

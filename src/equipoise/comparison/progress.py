@@ -19,10 +19,12 @@ __all__ = ["Display", "Pace"]
 
 LONG = 60.0
 """Seconds of expected training above which an estimate is printed before the first run ends."""
-ENOUGH = 4
+ENOUGH = 2
 """Minimum number of epochs for the estimate,"""
-SETTLED = 10.0
+SETTLED = 4.0
 """and minimum seconds: very short epochs are too noisy on shared cores."""
+VERY_LONG = 1200.0
+"""Seconds of expected training above which a cheaper command is proposed."""
 
 
 class Pace:
@@ -64,11 +66,19 @@ class Display:
         epochs: number of epochs of each run.
         say: called with a line for each run that ended.
         console: a terminal for the bar; None for no bar.
+        cheaper: the command of a comparison with fewer epochs or seeds, proposed if this one takes long.
     """
 
     def __init__(
-        self, runs: Sequence[PlannedRun], epochs: Sequence[int], say: Callable[[str], None], console: Console | None
+        self,
+        runs: Sequence[PlannedRun],
+        epochs: Sequence[int],
+        say: Callable[[str], None],
+        console: Console | None,
+        *,
+        cheaper: str = "",
     ) -> None:
+        self.cheaper = cheaper
         self.runs, self.say = runs, say
         self.epochs = {run.name: number for run, number in zip(runs, epochs, strict=True)}
         self.open = [run for run in runs if not run.folder.finished]
@@ -101,9 +111,14 @@ class Display:
         left = _in_words(seconds)
         self.bar.update(self.task, completed=done, description=f"{over} of {len(self.runs)} runs", left=left)
         settled = done >= self.pace.before + ENOUGH and self.pace.measured >= SETTLED
-        if self.untold and settled and seconds is not None and seconds > LONG:
+        if not settled or seconds is None:
+            return
+        if self.untold and seconds > LONG:
             self.untold = False
             self.say(f"about {left}, at the pace of the first {duration(self.pace.measured)}")
+        if self.cheaper and seconds > VERY_LONG:
+            self.say(f"for a first look: {self.cheaper}")
+        self.cheaper = ""
 
     def finished(self, run: PlannedRun) -> None:
         """Report that a run finished."""
