@@ -37,18 +37,22 @@ def check_place(path: Path) -> None:
 
 
 @contextmanager
-def appearing(path: Path) -> Iterator[Path]:
+def appearing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path that is renamed to ``path`` once all data are on disk, and removed on failure.
 
     It is in a new private folder beside ``path`` with a random name, so no link leads out of it. A killed process
-    leaves this folder behind; :func:`clear_drafts` and the next writer of ``path`` remove it.
+    leaves this folder behind; :func:`clear_drafts` and the next writer of ``path`` remove it. Without ``sync``, the
+    file survives the end of the process, but not necessarily that of the machine.
     """
     check_place(path)
     clear_drafts(path.parent, path.name)
     with _private_folder(path) as folder:
         draft = folder / path.name
         yield draft
-        move(draft, path)
+        if sync:
+            move(draft, path)
+        else:
+            draft.replace(path)
 
 
 def write_text(path: Path, text: str) -> None:

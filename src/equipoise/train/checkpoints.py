@@ -21,11 +21,11 @@ FROM_START = "it is deleted, and training starts from the first epoch"
 """What follows if a checkpoint cannot be resumed from."""
 
 
-def save(state: Mapping[str, object], path: Path) -> None:
-    """Write a checkpoint atomically; a full disk raises ``OSError``."""
+def save(state: Mapping[str, object], path: Path, *, sync: bool = True) -> None:
+    """Write a checkpoint atomically; a full disk raises ``OSError``. ``sync``: wait until it is on disk."""
     written = io.BytesIO()
     torch.save(state, written)
-    with appearing(path) as draft:
+    with appearing(path, sync=sync) as draft:
         draft.write_bytes(written.getbuffer())
 
 
@@ -47,9 +47,9 @@ class ResumePoint:
     step_seconds: float
     training: Mapping[str, Any]
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, *, sync: bool = True) -> None:
         """Write the checkpoint atomically."""
-        save(vars(self), path)
+        save(vars(self), path, sync=sync)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -78,9 +78,9 @@ class SelectedWeights:
     model: Mapping[str, Tensor]
     trained: Mapping[str, Tensor] | None = None
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, *, sync: bool = True) -> None:
         """Write the checkpoint atomically."""
-        save({name: value for name, value in vars(self).items() if value is not None}, path)
+        save({name: value for name, value in vars(self).items() if value is not None}, path, sync=sync)
 
     @classmethod
     def read(cls, folder: RunFolder) -> Self:

@@ -24,6 +24,8 @@ from equipoise.train.training import Training
 
 __all__ = ["ProgressBar", "Recorder", "SelectedEpoch"]
 
+SYNC_EVERY = 10.0
+"""Seconds between checkpoints that are synced to disk at once."""
 LOGGED = 100
 """Classes up to which loggers get a value for each; the history has all."""
 
@@ -72,6 +74,7 @@ class Recorder:
         self.bar = None if console is None else ProgressBar(console)
         self.best_value, self.best_epoch, self.step_seconds = math.nan, -1, math.nan
         self.epoch_seconds: list[float] = []
+        self.synced = time.monotonic()
 
     @property
     def selected(self) -> SelectedEpoch:
@@ -146,8 +149,11 @@ class Recorder:
             self.best_value, self.best_epoch = value, epoch
         if not self.leader:
             return
+        # epochs may be short; whatever a crash of the machine damages is trained again
+        sync = time.monotonic() - self.synced > SYNC_EVERY
         if selected:
-            SelectedWeights(epoch, training.inference_model.state_dict()).save(self.folder.draft / "checkpoint.ckpt")
+            weights = SelectedWeights(epoch, training.inference_model.state_dict())
+            weights.save(self.folder.draft / "checkpoint.ckpt", sync=sync)
         self._write(training, scores, statistics)
         ResumePoint(  # last: an epoch that has one has a row
             epochs=epoch + 1,
@@ -155,7 +161,9 @@ class Recorder:
             best_epoch=self.best_epoch,
             step_seconds=self.step_seconds,
             training=training.state_dict(),
-        ).save(self.folder.resume_point)
+        ).save(self.folder.resume_point, sync=sync)
+        if sync:
+            self.synced = time.monotonic()
 
     def _write(self, training: Training, scores: Mapping[str, float], statistics: Mapping[str, Statistic]) -> None:
         """The row of this epoch."""
