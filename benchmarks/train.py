@@ -37,7 +37,7 @@ from equipoise.train.loaders import DeviceLoader
 from equipoise.train.preparation import Preparation
 from equipoise.train.run_loaders import RunLoaders
 from equipoise.train.spec import RunSpec
-from equipoise.train.steps import Steps
+from equipoise.train.steps import TrainingSteps
 from equipoise.train.task import TrainingTask
 from equipoise.train.training import Training
 
@@ -207,7 +207,7 @@ class Trained:
             if spec.compile != "none":
                 model.compile(mode=spec.compile)
             self.loader = RunLoaders(fabric, spec, data, {"train": split}, batch_size).training()
-            self.steps = Steps(self.training, self.loader)
+            self.steps = TrainingSteps(self.training, self.loader)
         self.epochs = 0
 
     def begin(self) -> None:

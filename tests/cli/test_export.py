@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 
-from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry, PlannedRun
 from equipoise.comparison.judge import _inputs
 from equipoise.comparison.verdict import FORMAT
 from equipoise.train.export import load_exported
@@ -43,7 +43,7 @@ def test_folder_without_a_finished_run(tmp_path):
 
 def test_comparison_instead_of_a_run(tmp_path):
     planned = PlannedRun("ce", 0, RunFolder(tmp_path / "runs" / "ce-0"))
-    ComparisonFolder(tmp_path).write_plan({}, [Entry("ce", ("ce",))], "ce", [planned])
+    ComparisonFolder(tmp_path).write_plan({}, [PlanEntry("ce", ("ce",))], "ce", [planned])
     refused(run("export", tmp_path), "got a comparison without a finished one")
     compared(tmp_path)
     best = f"the best so far on validation data: equipoise export {tmp_path}/runs/other-0 "

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry, PlannedRun
 from equipoise.train.folder import RunFolder
 from equipoise.train.outcome import judge
 
@@ -66,7 +66,7 @@ def make_comparison(path, entries, seeds, predict, *, task="multiclass", baselin
         for loss in dict.fromkeys(loss for candidates in entries.values() for loss in candidates)
         for seed in seeds
     ]
-    chosen = [Entry(text, tuple(candidates)) for text, candidates in entries.items()]
+    chosen = [PlanEntry(text, tuple(candidates)) for text, candidates in entries.items()]
     folder.write_plan({"seeds": list(seeds)}, chosen, baseline or chosen[0].text, runs)
     for run in runs:
         if (run.loss, run.seed) in failed:

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.comparison import compare as module
 from equipoise.comparison.compare import compare
-from equipoise.comparison.folder import ComparisonFolder, Entry
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry
 from equipoise.comparison.jobs import Job, attempt
 from equipoise.comparison.lock import only_one
 from equipoise.comparison.plan import run_name
@@ -83,7 +83,10 @@ def test_every_run_is_trained_and_the_plan_says_which(here, out):
     assert here.trained == ALL
     assert here.needed == 6
     assert folder.path == out
-    assert folder.entries == [Entry("ce", ("ce",)), Entry("focal(gamma=[1, 2])", ("focal(gamma=1)", "focal(gamma=2)"))]
+    assert folder.entries == [
+        PlanEntry("ce", ("ce",)),
+        PlanEntry("focal(gamma=[1, 2])", ("focal(gamma=1)", "focal(gamma=2)")),
+    ]
     assert folder.baseline == "ce"
     assert folder.spec["losses"] == ["ce", "focal(gamma=[1, 2])"]
     assert [(run.loss, run.seed) for run in folder.finished] == ALL
@@ -262,7 +265,7 @@ def test_a_comparison_of_either_syntax_resumes_in_both(here, out, losses, old):
     assert folder.baseline == entries[1].text
     folder = compared(out, losses=[*losses, "recall"], seeds=1)  # losses may be added all the same
     assert here.trained == [("recall", 0)]
-    assert folder.entries == [*entries, Entry("recall", ("recall",))]
+    assert folder.entries == [*entries, PlanEntry("recall", ("recall",))]
     assert [run.name for run in folder.runs] == [*names, "recall-0"]
 
 

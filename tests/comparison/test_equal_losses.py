@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.comparison.folder import Entry
+from equipoise.comparison.folder import PlanEntry
 from equipoise.comparison.plan import _twins, baseline_of
 from equipoise.comparison.spec import CompareSpec
 from equipoise.tasks import Task
@@ -53,6 +53,6 @@ def test_other_losses_are_not(texts):
 
 def test_the_plain_loss_represents_its_equals_and_is_the_baseline():
     assert twins("multiclass", "focal:gamma=0", "ce") == {"focal:gamma=0": "ce"}
-    entries = [Entry("focal:gamma=0", ("ce",)), Entry("ce", ("ce",)), Entry("recall", ("recall",))]
+    entries = [PlanEntry("focal:gamma=0", ("ce",)), PlanEntry("ce", ("ce",)), PlanEntry("recall", ("recall",))]
     spec = CompareSpec(data="digits-lt", losses="focal:gamma=0 ce recall")
     assert baseline_of(spec, entries) == "ce"

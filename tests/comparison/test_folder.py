@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from equipoise.comparison.folder import ComparisonFolder, Entry, Failure, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, Failure, PlanEntry, PlannedRun
 from equipoise.predictions import InputError
 from equipoise.train.folder import RunFolder, write_json
 from tests.comparison.verdicts import record_of
@@ -17,7 +17,9 @@ def made(path):
     runs = [
         PlannedRun("focal:gamma=1.5", seed, RunFolder(path / "runs" / f"focal-gamma=1.5-{seed}")) for seed in (0, 1)
     ]
-    folder.write_plan({"data": "digits-lt"}, [Entry("focal:gamma=1.5", ("focal:gamma=1.5",))], "focal:gamma=1.5", runs)
+    folder.write_plan(
+        {"data": "digits-lt"}, [PlanEntry("focal:gamma=1.5", ("focal:gamma=1.5",))], "focal:gamma=1.5", runs
+    )
     return folder, runs
 
 
@@ -26,7 +28,7 @@ def test_the_plan(tmp_path):
     folder, runs = made(tmp_path / "out")
     assert folder.exists
     assert folder.spec == {"data": "digits-lt"}
-    assert folder.entries == [Entry("focal:gamma=1.5", ("focal:gamma=1.5",))]
+    assert folder.entries == [PlanEntry("focal:gamma=1.5", ("focal:gamma=1.5",))]
     assert folder.baseline == "focal:gamma=1.5"
     assert folder.runs == runs
     assert folder.finished == []
@@ -94,7 +96,7 @@ def test_the_run_to_use(tmp_path):
     def best(name, monitor, values):
         folder = ComparisonFolder(tmp_path / name)
         runs = [PlannedRun(loss, seed, RunFolder(folder.path / "runs" / f"{loss}-{seed}")) for loss, seed in values]
-        folder.write_plan({}, [Entry("ce", ("ce",)), Entry("focal", ("focal",))], "ce", runs)
+        folder.write_plan({}, [PlanEntry("ce", ("ce",)), PlanEntry("focal", ("focal",))], "ce", runs)
         for run in runs:
             run.folder.path.mkdir()
             record = record_of(monitor, values[run.loss, run.seed])

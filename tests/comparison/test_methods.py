@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.comparison import compare as module
 from equipoise.comparison.compare import compare
-from equipoise.comparison.folder import ComparisonFolder, Entry
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry
 from equipoise.comparison.jobs import attempt, take_ready
 from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.spec import CompareSpec
@@ -66,8 +66,8 @@ def test_otherwise_it_is_one_more_run_for_all_that_start_from_it():
 
 def test_entries_of_methods():
     assert entries_of(["tau-norm:tau=0.5,1", "Tau-Norm:tau=1.0"]) == [
-        Entry("tau-norm(tau=[0.5, 1])", ("tau-norm(tau=0.5)", "tau-norm(tau=1)")),
-        Entry("tau-norm(tau=1)", ("tau-norm(tau=1)",)),
+        PlanEntry("tau-norm(tau=[0.5, 1])", ("tau-norm(tau=0.5)", "tau-norm(tau=1)")),
+        PlanEntry("tau-norm(tau=1)", ("tau-norm(tau=1)",)),
     ]
 
 

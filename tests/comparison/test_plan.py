@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.comparison.folder import Entry
+from equipoise.comparison.folder import PlanEntry
 from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_name, run_spec, surveyed_entries
 from equipoise.comparison.spec import CompareSpec
 from equipoise.expressions import canonical
@@ -15,10 +15,10 @@ from equipoise.expressions import canonical
 def test_every_candidate_once_with_every_seed(tmp_path):
     entries = entries_of(["ce", "focal:gamma=1,2", "FocalLoss:gamma=2,5", "fl:gamma=2"])
     assert entries == [
-        Entry("ce", ("ce",)),
-        Entry("focal(gamma=[1, 2])", ("focal(gamma=1)", "focal(gamma=2)")),
-        Entry("focal(gamma=[2, 5])", ("focal(gamma=2)", "focal(gamma=5)")),
-        Entry("focal(gamma=2)", ("focal(gamma=2)",)),
+        PlanEntry("ce", ("ce",)),
+        PlanEntry("focal(gamma=[1, 2])", ("focal(gamma=1)", "focal(gamma=2)")),
+        PlanEntry("focal(gamma=[2, 5])", ("focal(gamma=2)", "focal(gamma=5)")),
+        PlanEntry("focal(gamma=2)", ("focal(gamma=2)",)),
     ]
     runs = planned_runs(tmp_path, entries, (4, 7))
     losses = ["ce", "focal(gamma=1)", "focal(gamma=2)", "focal(gamma=5)"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry, PlannedRun
 from equipoise.comparison.recommendation import recommended
 from equipoise.train.folder import RunFolder, write_json
 from tests.comparison.verdicts import difference_of, record_of, result_of, verdict_of
@@ -18,7 +18,7 @@ def compared(path, values=VALUES, monitor="accuracy"):
     runs = [PlannedRun(loss, seed, RunFolder(path / "runs" / f"{loss}-{seed}")) for loss, seed in values]
     folder.write_plan(
         {"data": "digits-lt", "seeds": [0, 1]},
-        [Entry(loss, (loss,)) for loss in dict.fromkeys(run.loss for run in runs)],
+        [PlanEntry(loss, (loss,)) for loss in dict.fromkeys(run.loss for run in runs)],
         "ce",
         runs,
     )

@@ -11,7 +11,7 @@ import torch
 
 from equipoise.calibration import fit_label_temperatures, fit_temperature, save
 from equipoise.comparison import verdict as verdicts
-from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry, PlannedRun
 from equipoise.comparison.judge import judge
 from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.predictions import open_predictions
@@ -42,7 +42,7 @@ def write_comparison(
     """A comparison whose runs are all finished, with its verdict; ``unknown`` samples are of unknown classes."""
     folder = ComparisonFolder(path)
     losses = losses or LOSSES[task]
-    entries = [Entry(text, _candidates(text)) for text in losses]
+    entries = [PlanEntry(text, _candidates(text)) for text in losses]
     runs = [
         PlannedRun(loss, seed, RunFolder(path / "runs" / f"{loss.replace(':', '-')}-{seed}"))
         for entry in entries

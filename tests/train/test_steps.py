@@ -1,4 +1,4 @@
-"""Steps as CUDA graphs: they are captured for every loss and option, and have the numbers of eager steps."""
+"""TrainingSteps as CUDA graphs: they are captured for every loss and option, and have the numbers of eager steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equipoise.train.methods import RunContext, parse_method
 from equipoise.train.preparation import Preparation
 from equipoise.train.run_loaders import RunLoaders
 from equipoise.train.spec import RunSpec
-from equipoise.train.steps import Steps, parts_of_epoch
+from equipoise.train.steps import TrainingSteps, parts_of_epoch
 from equipoise.train.task import TrainingTask
 
 EPOCHS = 3
@@ -122,7 +122,7 @@ def trained(task=Task.MULTICLASS, *, model=None, captured=True, method=None, obj
         if spec.compile != "none":
             model.compile(mode=spec.compile)
         loader, validation = loaders.training(), loaders.evaluation("val")
-        steps = Steps(training, loader, say=said.append)
+        steps = TrainingSteps(training, loader, say=said.append)
         steps.captured &= captured
         for epoch in range(EPOCHS):
             training.begin(epoch)

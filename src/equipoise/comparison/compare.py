@@ -24,7 +24,7 @@ from equipoise._suggestions import some
 from equipoise._visible import visible
 from equipoise._writing import DRAFT, clear_drafts, no_empty_folders, open_unlinked, write_text
 from equipoise.comparison.damage import damage_of, set_aside
-from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry, PlannedRun
 from equipoise.comparison.jobs import Job, Jobs, LocalJobs
 from equipoise.comparison.kinds import kind_of
 from equipoise.comparison.lock import LOCKS, at_work, only_one
@@ -190,7 +190,7 @@ def _train_all(
         _train(folder, spec, workers, say, console)
 
 
-def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] | None:
+def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[PlanEntry] | None:
     """Entries of the plan; None if there is none or its rows differ; raise if it is another comparison."""
     if not folder.exists:
         return None
@@ -240,12 +240,12 @@ def _missing(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return [run for run in runs if not run.folder.finished]
 
 
-def _runs(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[Entry]) -> list[PlannedRun]:
+def _runs(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[PlanEntry]) -> list[PlannedRun]:
     planned = [run.loss for run in folder.runs] if folder.exists else []
     return planned_runs(folder.path, entries, spec.seeds, planned)
 
 
-def _write_plan(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[Entry]) -> None:
+def _write_plan(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[PlanEntry]) -> None:
     runs = _runs(folder, spec, entries)
     baseline = baseline_of(spec, entries)
     if not folder.exists or plain(spec.model_dump()) != folder.spec:
@@ -283,14 +283,14 @@ def _gpus() -> list[str]:
     return named[: torch.cuda.device_count()] or [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _survey(folder: ComparisonFolder, workers: Jobs, spec: CompareSpec, say: Callable[[str], None]) -> list[Entry]:
+def _survey(folder: ComparisonFolder, workers: Jobs, spec: CompareSpec, say: Callable[[str], None]) -> list[PlanEntry]:
     """Entries that fit the data."""
     finished = [run.folder.record.data.fingerprint for run in folder.finished] if folder.exists else []
     fingerprint = next(filter(None, finished), None)
     (outcome,) = workers.outcomes([Job("the data", surveyed_entries, (spec, fingerprint))])
     if outcome.error is not None:
         raise ValueError(outcome.error)
-    entries: list[Entry]
+    entries: list[PlanEntry]
     entries, notes = outcome.value
     for note in notes:
         say(note)

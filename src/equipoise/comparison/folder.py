@@ -28,13 +28,13 @@ from equipoise._writing import write_text
 from equipoise.metric_registry import metric_info
 from equipoise.train.folder import RunFolder, write_json
 
-__all__ = ["ComparisonFolder", "Entry", "Failure", "Plan", "PlannedRun"]
+__all__ = ["ComparisonFolder", "ComparisonPlan", "Failure", "PlanEntry", "PlannedRun"]
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Entry(Record):
+class PlanEntry(Record):
     """A row of the table.
 
     Args:
@@ -96,7 +96,7 @@ class StoredRun(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Record):
+class ComparisonPlan(Record):
     """The plan of a comparison, ``compare.json``.
 
     Args:
@@ -111,7 +111,7 @@ class Plan(Record):
     format: int = FORMAT
     equipoise: str = ""
     spec: dict[str, Any]
-    entries: list[Entry]
+    entries: list[PlanEntry]
     baseline: str
     runs: list[StoredRun]
 
@@ -151,10 +151,10 @@ class ComparisonFolder:
         """Whether there is a comparison."""
         return self.plan.is_file()
 
-    def read_plan(self) -> Plan:
+    def read_plan(self) -> ComparisonPlan:
         """The plan; raises ``InputError`` if the file is damaged."""
         advice = "delete the folder and compare again"
-        plan = Plan.from_json(read_record(self.plan, advice=advice), where=self.plan, advice=advice)
+        plan = ComparisonPlan.from_json(read_record(self.plan, advice=advice), where=self.plan, advice=advice)
         places = [place for run in plan.runs for place in (run.folder, run.stage_one) if place is not None]
         outside = next((place for place in places if not re.fullmatch(r"runs/(?!\.\.?$)[^/]+", place)), None)
         if outside is not None:
@@ -167,7 +167,7 @@ class ComparisonFolder:
         return self.read_plan().spec
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PlanEntry]:
         """The rows of the table, in the order of the settings."""
         return self.read_plan().entries
 
@@ -229,7 +229,7 @@ class ComparisonFolder:
         return self.path / "failures" / f"{name}.json"
 
     def write_plan(
-        self, spec: Mapping[str, Any], entries: Sequence[Entry], baseline: str, runs: Sequence[PlannedRun]
+        self, spec: Mapping[str, Any], entries: Sequence[PlanEntry], baseline: str, runs: Sequence[PlannedRun]
     ) -> None:
         """Create the folder and write the plan."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -242,7 +242,9 @@ class ComparisonFolder:
             StoredRun(run.loss, run.seed, place(run.folder), None if run.stage_one is None else place(run.stage_one))
             for run in runs
         ]
-        plan = Plan(equipoise=equipoise.__version__, spec={**spec}, entries=[*entries], baseline=baseline, runs=stored)
+        plan = ComparisonPlan(
+            equipoise=equipoise.__version__, spec={**spec}, entries=[*entries], baseline=baseline, runs=stored
+        )
         write_json(self.plan, plan.to_json())
 
     def write_failure(self, run: PlannedRun, error: str, log: str) -> Failure:

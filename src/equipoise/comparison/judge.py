@@ -12,7 +12,7 @@ import numpy as np
 
 from equipoise._reading import InputError
 from equipoise.comparison.damage import check_run
-from equipoise.comparison.folder import ComparisonFolder, Entry
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry
 from equipoise.comparison.open_set import OPEN_METRICS
 from equipoise.comparison.resampling import RunStatistics, resample, statistics_of, values_of
 from equipoise.comparison.sentences import sentences_of
@@ -162,7 +162,7 @@ def _inputs(folder: ComparisonFolder) -> str:
 # ------------------------------------------------------------------------------------------------------------- table
 
 
-def _row(entry: Entry, seeds: Sequence[int], runs: Runs) -> LossResult:
+def _row(entry: PlanEntry, seeds: Sequence[int], runs: Runs) -> LossResult:
     """One row: the candidate selected on validation data, and its test metrics."""
     candidates = [
         _candidate(text, [runs[text, seed] for seed in seeds if (text, seed) in runs]) for text in entry.candidates

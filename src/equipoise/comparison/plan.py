@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, PlanEntry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
 from equipoise.expressions import canonical, compact, is_method, same
 from equipoise.train.folder import RunFolder
@@ -29,7 +29,7 @@ LOOKED_AT = 20_000
 """Maximum number of images per split whose size is checked before the training."""
 
 
-def entries_of(losses: Sequence[str]) -> list[Entry]:
+def entries_of(losses: Sequence[str]) -> list[PlanEntry]:
     """Losses and methods with their candidates; equal candidates have the same text.
 
     >>> [entry.candidates for entry in entries_of(["focal(gamma=[1, 2])", "FocalLoss:gamma=2,3"])]
@@ -46,11 +46,11 @@ def entries_of(losses: Sequence[str]) -> list[Entry]:
             twin = next((other for other, parsed in known.items() if parsed == meant), single)
             known[twin] = meant
             candidates.append(twin)
-        entries.append(Entry(canonical(text), tuple(candidates)))
+        entries.append(PlanEntry(canonical(text), tuple(candidates)))
     return entries
 
 
-def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
+def baseline_of(spec: CompareSpec, entries: Sequence[PlanEntry]) -> str:
     """The entry that others are compared with: the requested one, else plain cross-entropy, else the first."""
     from equipoise.train.rows import is_same_row
 
@@ -65,20 +65,20 @@ def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
     return (named or plain or texts)[0]
 
 
-def as_planned(entries: Sequence[Entry], folder: ComparisonFolder) -> list[Entry]:
+def as_planned(entries: Sequence[PlanEntry], folder: ComparisonFolder) -> list[PlanEntry]:
     """The entries with the texts stored in the folder, which version 0.1 may have written: their runs are reused."""
     if not folder.exists:
         return list(entries)
     rows = {canonical(entry.text): entry.text for entry in folder.entries}
     losses = {canonical(run.loss): run.loss for run in folder.runs}
     return [
-        Entry(rows.get(entry.text, entry.text), tuple(losses.get(text, text) for text in entry.candidates))
+        PlanEntry(rows.get(entry.text, entry.text), tuple(losses.get(text, text) for text in entry.candidates))
         for entry in entries
     ]
 
 
 def planned_runs(
-    folder: Path, entries: Sequence[Entry], seeds: Sequence[int], planned: Sequence[str] = ()
+    folder: Path, entries: Sequence[PlanEntry], seeds: Sequence[int], planned: Sequence[str] = ()
 ) -> list[PlannedRun]:
     """One run per candidate and seed: all losses with the first seed, then all with the second.
 
@@ -142,7 +142,7 @@ def _shared(spec: CompareSpec) -> dict[str, Any]:
     return spec.model_dump(include=set(SharedSpec.model_fields))
 
 
-def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple[list[Entry], list[str]]:
+def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple[list[PlanEntry], list[str]]:
     """The entries to compare on these data, and notes for the user.
 
     If no losses are given, they are suggested from the data, the plain loss first.
@@ -216,7 +216,7 @@ def _problem(spec: CompareSpec, model: nn.Module, name: str, task: TrainingTask,
     return None
 
 
-def _without_twins(spec: CompareSpec, data: DataSet, entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+def _without_twins(spec: CompareSpec, data: DataSet, entries: Sequence[PlanEntry]) -> tuple[list[PlanEntry], list[str]]:
     """The entries, with equivalent candidates on these data merged into one, and notes on these."""
     from equipoise.train.builders import loss_of
     from equipoise.train.rows import read_row
@@ -226,7 +226,8 @@ def _without_twins(spec: CompareSpec, data: DataSet, entries: Sequence[Entry]) -
     built = {text: (own.model_dump(exclude={"loss"}), loss_of(own, data, False)) for text, own in specs.items()}
     twins = _twins(built, data.task, len(data.class_names), data.ignore_index)
     merged = [
-        Entry(entry.text, tuple(dict.fromkeys(twins.get(text, text) for text in entry.candidates))) for entry in entries
+        PlanEntry(entry.text, tuple(dict.fromkeys(twins.get(text, text) for text in entry.candidates)))
+        for entry in entries
     ]
     return merged, [
         f"{text} is the same loss as {twin} on these data and is trained once" for text, twin in twins.items()

@@ -28,7 +28,7 @@ from equipoise.models import build_model, find_classifier, set_prior_bias, set_w
 from equipoise.train.fabric import on_one_device
 from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
-from equipoise.train.methods import AttentiveOpenLongTail, LossText, Method, Plain, parse_method
+from equipoise.train.methods import AttentiveOpenLongTail, LossText, Plain, TrainingMethod, parse_method
 from equipoise.train.optimizers import OPTIMIZERS, build_optimizer, learning_rate_factor
 from equipoise.train.preparation import SAMPLE, Preparation
 from equipoise.train.spec import RunSpec
@@ -224,7 +224,7 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
         )
 
 
-def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask) -> None:
+def check_method(method: TrainingMethod, model: nn.Module, name: str, task: TrainingTask) -> None:
     """Raise unless the method finds the layers of the model that it changes."""
     if isinstance(method, Plain):
         return
@@ -255,7 +255,7 @@ def monitor_of(spec: RunSpec, task: TrainingTask) -> str:
     return spec.monitor
 
 
-def method_of(spec: RunSpec) -> Method:
+def method_of(spec: RunSpec) -> TrainingMethod:
     """The method; a single loss by default."""
     return Plain(LossText(spec.loss)) if spec.method == "none" else parse_method(spec.method)
 

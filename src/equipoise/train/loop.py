@@ -7,7 +7,7 @@ from collections.abc import Callable
 from equipoise.train.company import company
 from equipoise.train.loaders import Loader, PairedLoaders
 from equipoise.train.recorder import Recorder
-from equipoise.train.steps import Steps
+from equipoise.train.steps import TrainingSteps
 from equipoise.train.training import Training
 
 __all__ = ["fit"]
@@ -30,7 +30,7 @@ def fit(
         recorder: records each epoch, and has the state to resume from.
         say: called with a line if steps cannot be captured on a GPU.
     """
-    steps = Steps(training, loader, tick=recorder.tick, say=say)
+    steps = TrainingSteps(training, loader, tick=recorder.tick, say=say)
     with recorder:
         for epoch in range(recorder.resume(training), training.epochs):
             training.begin(epoch)

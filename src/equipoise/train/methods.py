@@ -43,8 +43,8 @@ from equipoise.train.record import MethodSettings
 __all__ = [
     "METHODS",
     "AttentiveOpenLongTail",
-    "Method",
     "RunContext",
+    "TrainingMethod",
     "TwoStages",
     "is_same_loss",
     "option_names",
@@ -82,7 +82,7 @@ class RunContext:
 
 
 @dataclass(frozen=True)
-class Method:
+class TrainingMethod:
     """A training with one loss; other methods override parts of it."""
 
     tasks: ClassVar[tuple[Task, ...]] = tuple(Task)
@@ -125,7 +125,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Plain(Method):
+class Plain(TrainingMethod):
     """A single loss.
 
     Args:
@@ -140,7 +140,7 @@ class Plain(Method):
 
 
 @dataclass(frozen=True)
-class SimpleDecoupledNetwork(Method):
+class SimpleDecoupledNetwork(TrainingMethod):
     """SDN (Tian et al. 2021, section 3.5): a second head on detached features.
 
     Args:
@@ -168,7 +168,7 @@ class SimpleDecoupledNetwork(Method):
 
 
 @dataclass(frozen=True)
-class LdamDrw(Method):
+class LdamDrw(TrainingMethod):
     """LDAM-DRW (Cao et al. 2019): a cosine classifier, margins per class, and deferred weights.
 
     The classifier multiplies cosines by the scale, and the loss multiplies its margins by it; this is equivalent to a
@@ -207,7 +207,7 @@ class LdamDrw(Method):
 
 
 @dataclass(frozen=True)
-class BilateralBranches(Method):
+class BilateralBranches(TrainingMethod):
     """BBN (Zhou et al. 2020): two branches, the second on reversed frequencies, with an increasing share.
 
     Args:
@@ -239,7 +239,7 @@ class BilateralBranches(Method):
 
 
 @dataclass(frozen=True)
-class TwoStages(Method):
+class TwoStages(TrainingMethod):
     """A method that starts from a trained model; several methods may share that run.
 
     Args:
@@ -454,7 +454,7 @@ class AttentiveOpenLongTail(OpenLongTail):
 
 
 @dataclass(frozen=True)
-class EmbeddingMethod(Method):
+class EmbeddingMethod(TrainingMethod):
     """A loss of the logits plus a loss of the features, in one stage.
 
     Args:
@@ -527,7 +527,7 @@ class Range(EmbeddingMethod):
         return RangeLoss(self.k, margin=self.margin, intra=self.intra, inter=self.inter, ignore_index=ignore_index)
 
 
-METHODS: Mapping[str, type[Method]] = {
+METHODS: Mapping[str, type[TrainingMethod]] = {
     "none": Plain,
     "sdn": SimpleDecoupledNetwork,
     "ldam-drw": LdamDrw,
@@ -620,12 +620,12 @@ class MemoryLoss(nn.Module):
 # ------------------------------------------------------------------------------------------------------------ texts
 
 
-def name_of(method: Method) -> str:
+def name_of(method: TrainingMethod) -> str:
     """The name of a method in a text."""
     return next(name for name, kind in METHODS.items() if kind is type(method))
 
 
-def parse_method(text: str) -> Method:
+def parse_method(text: str) -> TrainingMethod:
     """The method of a text.
 
     >>> parse_method("sdn(feature=ce)")
@@ -652,7 +652,7 @@ def parse_method(text: str) -> Method:
         raise ValueError(f"{call.name}: {error}") from None
 
 
-def option_names(kind: type[Method]) -> set[str]:
+def option_names(kind: type[TrainingMethod]) -> set[str]:
     """Names of the options that a text can set."""
     return {option.name for option in fields(kind) if option.init}
 

@@ -45,7 +45,7 @@ from equipoise.train.errors import OutOfMemoryError, TrainingError
 from equipoise.train.fabric import device_name, environment, fabric_for, launch, logger_for, on_one_device, quiet
 from equipoise.train.folder import AGAIN, RunFolder, write_json
 from equipoise.train.loop import fit
-from equipoise.train.methods import Method, Plain, RunContext, TwoStages
+from equipoise.train.methods import Plain, RunContext, TrainingMethod, TwoStages
 from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.preparation import Preparation
 from equipoise.train.record import DataRecord, ModelRecord, RunRecord
@@ -209,9 +209,9 @@ def _again(folder: RunFolder) -> str:
 
 
 class _Prepared(NamedTuple):
-    """Method and data of a run, checked against each other."""
+    """TrainingMethod and data of a run, checked against each other."""
 
-    method: Method
+    method: TrainingMethod
     task: TrainingTask
     preparation: Preparation
     splits: dict[str, Split]
@@ -390,7 +390,9 @@ def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, st
     )
 
 
-def _model(spec: RunSpec, method: Method, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
+def _model(
+    spec: RunSpec, method: TrainingMethod, task: TrainingTask, preparation: Preparation
+) -> tuple[nn.Module, str]:
     """The model with fresh weights, checked against data and method, and its name."""
     model, name = model_of(spec, task, preparation)
     check_model(model, name, task, preparation, task.data.train)
@@ -426,7 +428,7 @@ def _stage_one(
     return named_stage_one(spec.stage_one, wanted, data)
 
 
-def _serve(training: Training, method: Method, folder: RunFolder, leader: bool) -> None:
+def _serve(training: Training, method: TrainingMethod, folder: RunFolder, leader: bool) -> None:
     """Load the selected weights into the model that predicts, and save its weights.
 
     The checkpoint also keeps the weights of the trained model, for example with two heads, so that a run that is killed

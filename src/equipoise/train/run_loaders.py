@@ -97,7 +97,7 @@ def classifier_features(loaders: RunLoaders, preparation: Preparation, model: nn
         try:
             return keep_features(
                 model.to(device),
-                _Prepared(loader, preparation),
+                _PreparedBatches(loader, preparation),
                 ignore_index=loaders.data.ignore_index,
                 rows_per_batch=PIXELS_KEPT if maps else None,
                 device=place,
@@ -111,7 +111,7 @@ def classifier_features(loaders: RunLoaders, preparation: Preparation, model: nn
     )
 
 
-class _Prepared:
+class _PreparedBatches:
     """Prepared batches."""
 
     def __init__(self, loader: Loader, preparation: Preparation) -> None:

@@ -26,7 +26,7 @@ from equipoise.train.loaders import DeviceLoader, Loader, PairedLoaders
 from equipoise.train.statistics import Observed, Wanted
 from equipoise.train.training import Batch, Training
 
-__all__ = ["Steps", "parts_of_epoch", "why_eager"]
+__all__ = ["TrainingSteps", "parts_of_epoch", "why_eager"]
 
 EAGER = 3
 """Minimum number of eager steps before capturing."""
@@ -38,7 +38,7 @@ LONGEST, TENSORS = 16, 96
 Result = TypeVar("Result")
 
 
-class Steps:
+class TrainingSteps:
     """Takes the steps of an epoch and runs the validation pass, captured if possible.
 
     Args:
