@@ -378,6 +378,8 @@ def prepare() -> None:
 
 def train_one(spec: RunSpec, out: Path) -> None:
     """Train one run of a comparison, in a worker process that may train others at the same time."""
+    import torch
+
     from equipoise.train.company import worker_process
     from equipoise.train.run import run
 
@@ -387,7 +389,8 @@ def train_one(spec: RunSpec, out: Path) -> None:
             f"{comparison.path}: the folder must be seen by all machines that train, found none on "
             f"{socket.gethostname()}; choose an --out that they share"
         )
-    with at_work(comparison.path), worker_process().member():
+    on_gpu = spec.accelerator != "cpu" and torch.cuda.is_available()
+    with at_work(comparison.path), worker_process().member(on_gpu=on_gpu):
         folder = RunFolder(out)
         if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
             shutil.rmtree(folder.draft)  # killed before its settings were written
@@ -420,7 +423,7 @@ def _check_device(error: RuntimeError) -> None:
 
     from equipoise.train.errors import LostDeviceError
 
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         try:
             torch.cuda.current_stream().synchronize()
         except RuntimeError as lost:

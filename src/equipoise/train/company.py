@@ -60,17 +60,17 @@ class SharedProcess(Company):
         self._settled = 0  # runs that have finished an epoch, and so have all of their memory
 
     @contextmanager
-    def member(self) -> Iterator[None]:
+    def member(self, *, on_gpu: bool = False) -> Iterator[None]:
         """Take part as a run: wait for its turn, and on a GPU until there is memory; it gets its own generators."""
         token = _COMPANY.set(self)
         with self._turn:
-            self._turn.wait_for(self._has_room)
+            self._turn.wait_for(lambda: not on_gpu or self._has_room())
             self.size += 1
             before = _RandomState.now()
             state = _Member()
             _MEMBER.set(state)
             try:
-                if torch.cuda.is_available():
+                if on_gpu:
                     _separate_generators()
                     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
                         yield
@@ -85,7 +85,7 @@ class SharedProcess(Company):
 
     def _has_room(self) -> bool:
         """Whether another run fits on the device; the first one is alone until its memory is known."""
-        if self.size == 0 or not torch.cuda.is_available():
+        if self.size == 0:
             return True
         if self._settled < self.size:
             return False
@@ -183,12 +183,12 @@ class _RandomState:
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.host)
-        for generator, state in zip(_device_generators(), self.devices, strict=True):
+        for generator, state in zip(_device_generators(), self.devices, strict=False):  # none before CUDA was used
             generator.graphsafe_set_state(state)
 
 
 def _device_generators() -> tuple[torch.Generator, ...]:
-    return torch.cuda.default_generators if torch.cuda.is_available() else ()
+    return torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
 
 
 def _separate_generators() -> None:

@@ -351,7 +351,8 @@ def _training(
     objective = method.objective(trained, context)
     training = training_of(fabric, spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
     if spec.compile != "none":
-        torch.compiler.reset()  # code compiled for an earlier run in this process keeps the weights of that run
+        if company().size == 1:  # otherwise graphs of other runs use the compiled code
+            torch.compiler.reset()  # code compiled for an earlier run in this process keeps the weights of that run
         captured = fabric.device.type == "cuda" and on_one_device(fabric)
         trained.compile(mode=WITHOUT_GRAPHS.get(spec.compile, spec.compile) if captured else spec.compile)
     return training
