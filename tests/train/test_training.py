@@ -147,6 +147,40 @@ def test_state_continues_a_training():
         assert torch.equal(first["momentum_buffer"], second["momentum_buffer"])
 
 
+def test_state_of_another_layout_is_continued():
+    """As by a run that began on a CPU and is resumed on a GPU."""
+    spec, preparation = RunSpec(data="digits-lt", optimizer="sgd", lr=0.01), Preparation.fit(DATA.train)
+    fabric = Fabric(accelerator="cpu", devices=1)
+
+    def made(channels_last):
+        torch.manual_seed(0)
+        return Training(
+            fabric,
+            TrainingTask(DATA),
+            build_model("resnet32", num_classes=10, input_shape=(1, 8, 8)),
+            CrossEntropyLoss(),
+            preparation,
+            make_optimizer=partial(optimizer_of, spec),
+            factor=learning_rate_factor("constant"),
+            steps=4,
+            epochs=1,
+            channels_last=channels_last,
+        )
+
+    one, other = made(False), made(True)
+    batches = list(RunLoaders(fabric, spec, DATA, {"train": DATA.train}, 16).training())[:4]
+    for batch in batches[:2]:
+        one.take(batch)
+    other.load_state_dict(one.state_dict())
+    for batch in batches[2:]:
+        one.take(batch)
+        other.take(batch)
+    for ours, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)
+        assert one.optimizer.state[ours]["momentum_buffer"].stride() == ours.stride()
+        assert other.optimizer.state[theirs]["momentum_buffer"].stride() == theirs.stride()
+
+
 @pytest.mark.parametrize("name", ["linear", "mlp", "resnet32", "resnet18", "densenet121", "unet", "deeplabv3"])
 @pytest.mark.parametrize("method", ["none", "sdn", "bbn"])
 def test_models_have_the_same_outputs_with_channels_last(name, method):

@@ -276,6 +276,10 @@ class Training:
         self.model.load_state_dict(state["model"])
         self.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for weight, own in self.optimizer.state.items():
+            for name, value in own.items():
+                if isinstance(value, Tensor) and value.shape == weight.shape:  # fused steps need the same layout
+                    own[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
         self._put_rates_on_device()
         if self.average is not None:
             self.average.module.load_state_dict(state["average"])
