@@ -215,6 +215,19 @@ def test_few_positives_take_the_median_and_others_are_shrunk():
         assert fitted.thresholds[label] == pytest.approx((n * own[label] + 4.0 * middle) / (n + 4.0))
 
 
+@pytest.mark.parametrize(("least", "message"), [(1, "no positives"), (2, "fewer than 2 positives")])
+def test_how_few_positives_are_too_few(least, message):
+    logits, targets = multi(40, 2)
+    targets[:, 1] = 0
+    targets[: least - 1, 1] = 1
+    with pytest.warns(CalibrationWarning, match=f"label 1 has {message} and uses the common threshold"):
+        fit_thresholds(logits, targets, min_positives=least)
+    targets[least - 1, 1] = 1  # as many as are asked for
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        fit_thresholds(logits, targets, min_positives=least)
+
+
 def test_no_label_with_enough_positives():
     logits, targets = multi(40, 2)
     with pytest.warns(CalibrationWarning, match="nothing was learned"):
@@ -239,14 +252,20 @@ def test_cross_fitted_f1_is_unbiased_unlike_resubstitution():
     assert np.mean(seen) - np.mean(reached) > 0.02
 
 
-def test_cross_fitting_by_hand():
+@pytest.mark.parametrize("digits", [15, 0], ids=["any scores", "scores at thresholds"])
+def test_cross_fitting_by_hand(digits):
     logits, targets = multi(50, 2, seed=3)
-    fitted = quietly(logits, targets, folds=3)
+    logits = logits.round(decimals=digits)
     fold = torch.randperm(50, generator=torch.Generator().manual_seed(0)) % 3
+    logits[fold == 1, 0] += 0.0 if digits else 0.5  # halfway between the others
+    fitted = quietly(logits, targets, folds=3, shrinkage=0.0)
     chosen = torch.zeros_like(targets, dtype=torch.bool)
+    at_threshold = 0
     for held in range(3):
-        kept = quietly(logits[fold != held], targets[fold != held], folds=0)
+        kept = quietly(logits[fold != held], targets[fold != held], folds=0, shrinkage=0.0)
         chosen[fold == held] = kept.decide(logits[fold == held])
+        at_threshold += (logits[fold == held] == torch.tensor(kept.thresholds)).sum()
+    assert (at_threshold > 0) == (digits == 0)
     scores = f1_score(targets.numpy(), chosen.numpy(), average=None)
     assert fitted.f1 == pytest.approx(tuple(scores))
 

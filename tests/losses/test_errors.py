@@ -887,6 +887,13 @@ def test_class_vectors_must_be_numeric(value, came, advice):
             build()
 
 
+def test_numbers_beside_weights_of_the_batch():
+    """Only numbers: one for each class. Numbers and other weights: a product, of which none may be a single number."""
+    for weight in ([2.0, RecallWeights(3)], [RecallWeights(3), 2.0]):
+        with pytest.raises(ValueError, match=says("weight", "one number per class", "got shape ()", "a vector")):
+            eq.CrossEntropyLoss(weight)
+
+
 def test_words_and_losses_in_place_of_weights():
     for word in ("balanced", "inverse"):
         with pytest.raises(TypeError, match=says("weight", f"got the word '{word}'", "inverse_frequency(counts)")):
