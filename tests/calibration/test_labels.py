@@ -112,6 +112,21 @@ def test_separated_labels_stop_at_the_bound():
     assert 0.05 < shrunk.temperatures[0] < shrunk.temperatures[1]
 
 
+def test_biases_are_optimal_where_temperatures_are_at_a_bound():
+    """Of many samples, whose Newton steps are far from 1: the first label is calibrated, the second one is noise."""
+    draw = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(20_000, 2, generator=draw, dtype=torch.float64)
+    odds = torch.stack([logits[:, 0], torch.full((20_000,), -1.0, dtype=torch.float64)], 1)
+    targets = torch.bernoulli(odds.sigmoid(), generator=draw).long()
+    with pytest.warns(CalibrationWarning, match="label 1 has its optimum at the bound"):
+        fitted = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0, bounds=(0.5, 2.0))
+    assert fitted.temperatures == pytest.approx((1.0, 2.0), rel=0.1)
+    assert fitted.temperatures[1] == pytest.approx(2.0, rel=1e-12)
+    assert not fitted.converged
+    left = (fitted(logits).sigmoid() - targets).mean(0)  # derivative of the mean objective in the biases
+    assert_close(left, torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
 def test_unknown_labels_are_ignored():
     logits, targets = multi(200, 3)
     holes = targets.clone()

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
@@ -275,6 +276,39 @@ def test_sigmoid_elements_have_relative_precision(gamma, margin, xi):
     actual = value_and_gradient(loss, logits, targets)
     assert_close(actual[0].double(), truth[0], rtol=RELATIVE, atol=VANISHED)
     assert_close(actual[1].double(), truth[1], rtol=RELATIVE, atol=VANISHED)
+
+
+@each_kernel
+@gammas
+@pytest.mark.parametrize("margin", [0.0, 0.05])
+def test_sigmoid_elements_of_float64_have_relative_precision_too(gamma, margin):
+    """Also where 1 + exp(z) is about to round to exp(z)."""
+    steps = [-300.0, -45.0, -25.0, -3.0, 0.0, 3.0, 15.0, 21.0, 25.0, 30.0, 36.0, 45.0, 300.0]
+    logits = torch.tensor(steps, dtype=torch.float64).repeat(2, 1)
+    targets = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand_as(logits)
+    loss = SigmoidLoss(asymmetric(gamma, gamma), margin=margin, reduction="none")
+    value = loss(logits, targets)
+    _, gradient = value_and_gradient(lambda z, t: loss(z, t).sum(), logits, targets)
+    with mpmath.workdps(200):
+        for row, target in enumerate((0, 1)):
+            for column, step in enumerate(steps):
+                term = binary_term(target, gamma, margin)
+                assert value[row, column].item() == pytest.approx(float(term(step)), rel=1e-12, abs=1e-300)
+                slope = mpmath.diff(term, step)
+                assert gradient[row, column].item() == pytest.approx(float(slope), rel=1e-11, abs=1e-300)
+
+
+def binary_term(target, gamma, margin):
+    """The asymmetric loss of a logit, in as many digits as mpmath works with."""
+
+    def term(z):
+        p = 1 / (1 + mpmath.exp(-z))
+        if target:
+            return -((1 - p) ** gamma) * mpmath.log(p)
+        p = max(p - mpmath.mpf(margin), mpmath.mpf(0))
+        return -((p**gamma if gamma else 1) * mpmath.log(1 - p))
+
+    return term
 
 
 @each_kernel
