@@ -80,6 +80,8 @@ def test_arguments_of_another_kind(name, task):
         fit(name, of(task)[0].numpy(), of(task)[1])
     with pytest.raises(TypeError, match=says("targets must be a tensor", "got ndarray", "torch.as_tensor")):
         fit(name, of(task)[0], of(task)[1].numpy())
+    with pytest.raises(TypeError, match=says("targets must be a tensor", "got list", "torch.as_tensor")):
+        fit(name, of(task)[0], of(task)[1].tolist())
 
 
 @every

@@ -1269,6 +1269,7 @@ def test_parts_that_exclude_one_another():
         (lambda: SigmoidLoss("focal"), ("modulation must be", "got 'focal'")),
         (lambda: SoftmaxLoss(adjustment=[1, 2, 3]), ("adjustment must be logit_adjustment(counts)", "of type list")),
         (lambda: SigmoidLoss(adjustment=logit_adjustment([1, 2])), ("adjustment must be NegativeTolerance",)),
+        (lambda: SigmoidLoss(rebalanced=[1, 2, 3]), ("rebalanced must be Rebalanced(...)", "of type list")),
         (lambda: SoftmaxLoss(weight=Linear(0.0, 1.0)), ("weight must be one number", "Linear(", "Deferred(weight")),
         (
             lambda: SoftmaxLoss(weight=[[1.0, 2.0], Linear(0.0, 1.0)]),
