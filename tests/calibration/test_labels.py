@@ -127,6 +127,35 @@ def test_biases_are_optimal_where_temperatures_are_at_a_bound():
     assert_close(left, torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_biases_are_optimal_where_a_bound_hardly_matters(factor):
+    """The optimum is just beyond the bound, where its gradient is small."""
+    logits, targets = multi(60, 2)
+    free = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0).temperatures
+    bound = factor * (min(free) if factor < 1 else max(free))
+    bounds = (0.01, bound) if factor < 1 else (bound, 100.0)
+    with pytest.warns(CalibrationWarning, match="at the bound"):
+        fitted = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0, bounds=bounds)
+    assert fitted.temperatures == pytest.approx((bound, bound), rel=1e-12)
+    left = (fitted(logits).sigmoid() - targets).mean(0)
+    assert_close(left, torch.zeros(2, dtype=torch.float64), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_temperatures_leave_the_bound_that_they_start_at(factor):
+    """The common temperature is at the bound because of the first label, which has far more samples."""
+    logits, targets = multi(1000, 2)
+    logits[:, 0] *= 0.1 if factor < 1 else 10.0
+    targets[30:, 1] = -1
+    free = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0)
+    bound = factor * free.temperatures[1]
+    bounds = (bound, 1000.0) if factor < 1 else (0.001, bound)
+    with pytest.warns(CalibrationWarning, match="label 0 has its optimum at the bound"):
+        fitted = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0, bounds=bounds)
+    assert fitted.temperatures == pytest.approx((bound, free.temperatures[1]), rel=1e-9)
+    assert fitted.biases[1] == pytest.approx(free.biases[1], rel=1e-7)
+
+
 def test_unknown_labels_are_ignored():
     logits, targets = multi(200, 3)
     holes = targets.clone()
