@@ -888,7 +888,7 @@ def test_class_vectors_must_be_numeric(value, came, advice):
 
 
 def test_numbers_beside_weights_of_the_batch():
-    """Only numbers: one for each class. Numbers and other weights: a product, of which none may be a single number."""
+    """They are weights of their own, so that one number is no vector."""
     for weight in ([2.0, RecallWeights(3)], [RecallWeights(3), 2.0]):
         with pytest.raises(ValueError, match=says("weight", "one number per class", "got shape ()", "a vector")):
             eq.CrossEntropyLoss(weight)
