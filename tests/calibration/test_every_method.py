@@ -147,6 +147,15 @@ def test_rows_beyond_half_precision_keep_their_probabilities(sign):
 
 
 @every
+def test_blocks_of_unequal_size_do_not_matter(name, task, monkeypatch):
+    """401 rows of which each block holds about 31, and the last one fewer."""
+    logits, targets = of(task, rows=401)
+    expected = fit(name, logits, targets)(logits)
+    monkeypatch.setattr("equipoise.calibration.inputs.BLOCK", 31 * logits.shape[1])
+    assert_close(fit(name, logits, targets)(logits), expected, atol=1e-6, rtol=1e-6)
+
+
+@every
 def test_predictions_stay_where_promised(name, task):
     logits, targets = of(task, rows=2000)
     after = fit(name, logits, targets)(logits)

@@ -167,6 +167,12 @@ def adjusted(metric="accuracy", base=0.5, **differences):
     return {one.loss: one for one in rules._adjusted(metric, differences, base)}
 
 
+def test_only_p_values_below_the_level_are_significant(monkeypatch):
+    monkeypatch.setattr(rules, "holm", lambda p_values: [ALPHA, math.nextafter(ALPHA, 0.0)])
+    found = adjusted(a=Difference(0.1, 3, 1e-4, 1e-5), b=Difference(0.1, 3, 1e-4, 1e-5))
+    assert [found[loss].significant for loss in "ab"] == [False, True]
+
+
 def test_p_values_are_adjusted_over_the_losses():
     differences = {
         "a": Difference(0.10, 3, 1e-4, 1e-5),
