@@ -24,10 +24,6 @@ MARKS = torch.eye(3)[LABELS]
 CONFIDENCE = torch.tensor([0.9, 0.4])
 
 
-def values(part):
-    return part.values(Moment(0.0))
-
-
 def used(loss):
     loss.set_progress(0.0)
     return loss(LOGITS, MARKS if "sigmoid" in type(loss).__mro__[1].__name__.lower() else LABELS)
@@ -78,9 +74,9 @@ CASES = {
         ),
         "min_errors": (lambda v: weights.RecallWeights(3, min_errors=v), *FROM_ZERO),
         "beta": (lambda v: weights.effective_number(COUNTS, v), *FRACTION),
-        "alpha": (lambda v: values(weights.Rebalanced(COUNTS, alpha=v)), *FROM_ZERO),
-        "beta (rebalanced)": (lambda v: values(weights.Rebalanced(COUNTS, beta=v)), *ANY),
-        "mu": (lambda v: values(weights.Rebalanced(COUNTS, mu=v)), *ANY),
+        "alpha": (lambda v: weights.Rebalanced(COUNTS, alpha=v), *FROM_ZERO),
+        "beta (rebalanced)": (lambda v: weights.Rebalanced(COUNTS, beta=v), *ANY),
+        "mu": (lambda v: weights.Rebalanced(COUNTS, mu=v), *ANY),
     },
     "schedules": {
         "value": (lambda v: schedules.Constant(v), *ANY),
@@ -98,18 +94,18 @@ CASES = {
     },
     "losses": {
         "gamma": (lambda v: used(eq.FocalLoss(v)), *FROM_ZERO),
-        "gamma_hc": (lambda v: values(Modulation(gamma_hc=v, xi=0.5)), *FROM_ZERO),
-        "gamma_pos": (lambda v: values(Modulation(gamma_pos=v)), *FROM_ZERO),
-        "gamma_neg": (lambda v: values(Modulation(gamma_neg=v)), *FROM_ZERO),
-        "xi": (lambda v: values(Modulation(xi=v, gamma_hc=1.0)), *FRACTION),
+        "gamma_hc": (lambda v: Modulation(gamma_hc=v, xi=0.5), *FROM_ZERO),
+        "gamma_pos": (lambda v: Modulation(gamma_pos=v), *FROM_ZERO),
+        "gamma_neg": (lambda v: Modulation(gamma_neg=v), *FROM_ZERO),
+        "xi": (lambda v: Modulation(xi=v, gamma_hc=1.0), *FRACTION),
         "gamma (by confidence)": (
-            lambda v: values(Modulation(gamma_pos=ByConfidence(((0.5, v), (1.0, 1.0))))),
+            lambda v: Modulation(gamma_pos=ByConfidence(((0.5, v), (1.0, 1.0)))),
             *FROM_ZERO,
         ),
-        "tau": (lambda v: values(Adjustment(offset=(1.0, 2.0), tau=v)), *ANY),
-        "max_margin": (lambda v: values(Adjustment(margin=(1.0, 2.0), max_margin=v)), *FROM_ZERO),
-        "scale": (lambda v: values(Adjustment(scale=v)), *ABOVE_ZERO),
-        "neg_scale": (lambda v: values(NegativeTolerance(neg_scale=v)), *ABOVE_ZERO),
+        "tau": (lambda v: Adjustment(offset=(1.0, 2.0), tau=v), *ANY),
+        "max_margin": (lambda v: Adjustment(margin=(1.0, 2.0), max_margin=v), *FROM_ZERO),
+        "scale": (lambda v: Adjustment(scale=v), *ABOVE_ZERO),
+        "neg_scale": (lambda v: NegativeTolerance(neg_scale=v), *ABOVE_ZERO),
         "target_gap": (lambda v: AdaptiveAsymmetry(v), [-1.0, 0.0, 1.0], [-1.0 - TINY, 1.0 + TINY, *NEVER]),
         "gap_step": (lambda v: AdaptiveAsymmetry(0.1, gap_step=v), *FROM_ZERO),
         "gamma_max": (lambda v: AdaptiveAsymmetry(0.1, gamma_max=v, start=0.0), *FROM_ZERO),
@@ -184,7 +180,9 @@ WRONG = [
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("build", "value"), LEGAL)
 def test_legal_values(build, value):
-    build(value)
+    made = build(value)
+    if isinstance(made, (weights.Rebalanced, Modulation, Adjustment, NegativeTolerance)):
+        made.values(Moment(0.0))
 
 
 @pytest.mark.parametrize(("build", "value", "name"), WRONG)

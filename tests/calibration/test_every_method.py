@@ -78,6 +78,21 @@ def test_arguments_of_another_kind(name, task):
             fit(name, *of(task), gamma="two")
     with pytest.raises(TypeError, match=says("logits must be a tensor", "got ndarray", "torch.as_tensor")):
         fit(name, of(task)[0].numpy(), of(task)[1])
+    with pytest.raises(TypeError, match=says("targets must be a tensor", "got ndarray", "torch.as_tensor")):
+        fit(name, of(task)[0], of(task)[1].numpy())
+    with pytest.raises(TypeError, match=says("targets must be a tensor", "got list", "torch.as_tensor")):
+        fit(name, of(task)[0], of(task)[1].tolist())
+
+
+@every
+def test_rows_are_counted(name, task):
+    """Also where nothing is learned, and of classes without those that are ignored."""
+    logits, targets = of(task, rows=30, size=(2,))
+    assert fit(name, logits, targets).samples == 60
+    assert fit(name, logits, torch.zeros_like(targets)).samples == 60
+    if task == "multiclass":
+        targets[:10] = -100
+        assert fit(name, logits, targets).samples == 40
 
 
 @every
@@ -117,6 +132,27 @@ def test_half_precision_is_computed_in_float32(name, task):
     fitted = fit(name, logits, targets)
     half = logits.half()
     assert_close(fitted(half), fitted(half.float()).half(), atol=0.0, rtol=0.0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_rows_beyond_half_precision_keep_their_probabilities(sign):
+    """A constant is taken from a row that float16 cannot hold; labels have no constant, and are clipped."""
+    logits = sign * 60000 + torch.tensor([[0.0, 32.0, -64.0], [64.0, 0.0, 32.0]])
+    after = Temperature(0.5)(logits.half())
+    assert after.dtype is torch.float16
+    assert after.isfinite().all()
+    assert_close(after.double().log_softmax(1), (2 * logits.double()).log_softmax(1))
+    labels = Temperature(0.5, task="multilabel")(logits.half())
+    assert (labels == sign * torch.finfo(torch.float16).max).all()
+
+
+@every
+def test_blocks_of_unequal_size_do_not_matter(name, task, monkeypatch):
+    """401 rows of which each block holds about 31, and the last one fewer."""
+    logits, targets = of(task, rows=401)
+    expected = fit(name, logits, targets)(logits)
+    monkeypatch.setattr("equipoise.calibration.inputs.BLOCK", 31 * logits.shape[1])
+    assert_close(fit(name, logits, targets)(logits), expected, atol=1e-6, rtol=1e-6)
 
 
 @every

@@ -151,3 +151,12 @@ def test_bad_gamma(gamma):
 def test_bad_probabilities(probs, message):
     with pytest.raises(ValueError, match=message):
         focal_posterior(torch.tensor(probs), 2.0)
+
+
+def test_rows_count_alike_in_blocks_of_unequal_size(monkeypatch):
+    logits, targets = single(401)
+    logits = 0.25 * logits  # underconfident, so that gamma is inside its range
+    gamma = fit_focal(logits, targets).gamma
+    assert 0.1 < gamma < 9.0
+    monkeypatch.setattr("equipoise.calibration.inputs.BLOCK", 40 * logits.shape[1])  # one row is left for the last
+    assert fit_focal(logits, targets).gamma == pytest.approx(gamma, rel=1e-6)

@@ -112,6 +112,50 @@ def test_separated_labels_stop_at_the_bound():
     assert 0.05 < shrunk.temperatures[0] < shrunk.temperatures[1]
 
 
+def test_biases_are_optimal_where_temperatures_are_at_a_bound():
+    """Of many samples, whose Newton steps are far from 1: the first label is calibrated, the second one is noise."""
+    draw = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(20_000, 2, generator=draw, dtype=torch.float64)
+    odds = torch.stack([logits[:, 0], torch.full((20_000,), -1.0, dtype=torch.float64)], 1)
+    targets = torch.bernoulli(odds.sigmoid(), generator=draw).long()
+    with pytest.warns(CalibrationWarning, match="label 1 has its optimum at the bound"):
+        fitted = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0, bounds=(0.5, 2.0))
+    assert fitted.temperatures == pytest.approx((1.0, 2.0), rel=0.1)
+    assert fitted.temperatures[1] == pytest.approx(2.0, rel=1e-12)
+    assert not fitted.converged
+    left = (fitted(logits).sigmoid() - targets).mean(0)  # derivative of the mean objective in the biases
+    assert_close(left, torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_biases_are_optimal_where_a_bound_hardly_matters(factor):
+    """The optimum is just beyond the bound, where its gradient is small."""
+    logits, targets = multi(60, 2)
+    free = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0).temperatures
+    bound = factor * (min(free) if factor < 1 else max(free))
+    bounds = (0.01, bound) if factor < 1 else (bound, 100.0)
+    with pytest.warns(CalibrationWarning, match="at the bound"):
+        fitted = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0, bounds=bounds)
+    assert fitted.temperatures == pytest.approx((bound, bound), rel=1e-12)
+    left = (fitted(logits).sigmoid() - targets).mean(0)
+    assert_close(left, torch.zeros(2, dtype=torch.float64), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_temperatures_leave_the_bound_that_they_start_at(factor):
+    """The common temperature is at the bound because of the first label, which has far more samples."""
+    logits, targets = multi(1000, 2)
+    logits[:, 0] *= 0.1 if factor < 1 else 10.0
+    targets[30:, 1] = -1
+    free = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0)
+    bound = factor * free.temperatures[1]
+    bounds = (bound, 1000.0) if factor < 1 else (0.001, bound)
+    with pytest.warns(CalibrationWarning, match="label 0 has its optimum at the bound"):
+        fitted = fit_label_temperatures(logits, targets, bias=True, shrinkage=0.0, bounds=bounds)
+    assert fitted.temperatures == pytest.approx((bound, free.temperatures[1]), rel=1e-9)
+    assert fitted.biases[1] == pytest.approx(free.biases[1], rel=1e-7)
+
+
 def test_unknown_labels_are_ignored():
     logits, targets = multi(200, 3)
     holes = targets.clone()
@@ -215,6 +259,19 @@ def test_few_positives_take_the_median_and_others_are_shrunk():
         assert fitted.thresholds[label] == pytest.approx((n * own[label] + 4.0 * middle) / (n + 4.0))
 
 
+@pytest.mark.parametrize(("least", "message"), [(1, "no positives"), (2, "fewer than 2 positives")])
+def test_how_few_positives_are_too_few(least, message):
+    logits, targets = multi(40, 2)
+    targets[:, 1] = 0
+    targets[: least - 1, 1] = 1
+    with pytest.warns(CalibrationWarning, match=f"label 1 has {message} and uses the common threshold"):
+        fit_thresholds(logits, targets, min_positives=least)
+    targets[least - 1, 1] = 1  # as many as are asked for
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        fit_thresholds(logits, targets, min_positives=least)
+
+
 def test_no_label_with_enough_positives():
     logits, targets = multi(40, 2)
     with pytest.warns(CalibrationWarning, match="nothing was learned"):
@@ -239,14 +296,20 @@ def test_cross_fitted_f1_is_unbiased_unlike_resubstitution():
     assert np.mean(seen) - np.mean(reached) > 0.02
 
 
-def test_cross_fitting_by_hand():
+@pytest.mark.parametrize("digits", [15, 0], ids=["any scores", "scores at thresholds"])
+def test_cross_fitting_by_hand(digits):
     logits, targets = multi(50, 2, seed=3)
-    fitted = quietly(logits, targets, folds=3)
+    logits = logits.round(decimals=digits)
     fold = torch.randperm(50, generator=torch.Generator().manual_seed(0)) % 3
+    logits[fold == 1, 0] += 0.0 if digits else 0.5  # halfway between the others
+    fitted = quietly(logits, targets, folds=3, shrinkage=0.0)
     chosen = torch.zeros_like(targets, dtype=torch.bool)
+    at_threshold = 0
     for held in range(3):
-        kept = quietly(logits[fold != held], targets[fold != held], folds=0)
+        kept = quietly(logits[fold != held], targets[fold != held], folds=0, shrinkage=0.0)
         chosen[fold == held] = kept.decide(logits[fold == held])
+        at_threshold += (logits[fold == held] == torch.tensor(kept.thresholds)).sum()
+    assert (at_threshold > 0) == (digits == 0)
     scores = f1_score(targets.numpy(), chosen.numpy(), average=None)
     assert fitted.f1 == pytest.approx(tuple(scores))
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from equipoise.comparison import judge as rules
@@ -166,6 +167,12 @@ def adjusted(metric="accuracy", base=0.5, **differences):
     return {one.loss: one for one in rules._adjusted(metric, differences, base)}
 
 
+def test_only_p_values_below_the_level_are_significant(monkeypatch):
+    monkeypatch.setattr(rules, "holm", lambda p_values: [ALPHA, math.nextafter(ALPHA, 0.0)])
+    found = adjusted(a=Difference(0.1, 3, 1e-4, 1e-5), b=Difference(0.1, 3, 1e-4, 1e-5))
+    assert [found[loss].significant for loss in "ab"] == [False, True]
+
+
 def test_p_values_are_adjusted_over_the_losses():
     differences = {
         "a": Difference(0.10, 3, 1e-4, 1e-5),
@@ -246,3 +253,20 @@ def test_times_are_compared_without_samples():
     assert (two.seeds, two.mean) == (2, 1.25)
     assert two.unpaired_variance == pytest.approx(0.125)
     assert rules._resampled({(("a", 0), ("ce", 0)), (("b", 0), ("ce", 0))}, runs, 10, 0) == ({}, {})
+
+
+def test_differences_know_how_little_samples_and_how_much_seeds_say():
+    """The lower bound of the variance of the mean, and the sum of the variances of both losses over the seeds."""
+    values = {("a", 0): 0.5, ("a", 1): 0.8, ("ce", 0): 0.4, ("ce", 1): 0.6}
+    runs = {key: FinishedRun(None, None, None, {"accuracy": value}) for key, value in values.items()}
+    drawn = {key: {"accuracy": np.full(9, value)} for key, value in values.items()}  # draws that say nothing
+    statistics = dict.fromkeys(values, SimpleNamespace(least={"accuracy": 0.25}, drawn=lambda metric: 40))
+    pairs = [(("a", seed), ("ce", seed)) for seed in range(2)]
+    found = rules._difference("accuracy", pairs, runs, statistics, drawn)
+    assert (found.mean, found.seeds) == (pytest.approx(0.15), 2)
+    assert found.seed_variance == pytest.approx(0.005)
+    assert found.unpaired_variance == pytest.approx(0.045 + 0.02)
+    assert found.sample_variance == pytest.approx(0.25 - 0.005 / 2)
+    for one in statistics.values():
+        one.least.clear()
+    assert rules._difference("accuracy", pairs, runs, statistics, drawn).sample_variance == 0.0

@@ -100,6 +100,11 @@ def test_holm_against_its_definition():
             assert rejected == {k for k in range(5) if adjusted[k] <= level}
 
 
+def test_adjusted_p_values_end_at_one():
+    assert holm([0.6, 0.2, 1.0]) == pytest.approx([1.0, 0.6, 1.0])
+    assert max(holm([0.6, 0.7])) == 1.0
+
+
 # ------------------------------------------------------------------------------------------------------ seeds needed
 
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from equipoise.comparison.judge import judge
+from equipoise.comparison.judge import judge, known_verdict
 from equipoise.comparison.sentences import _at_the_edge
 from equipoise.comparison.verdict import RareClass, read_verdict
 from equipoise.evaluation.sample_statistics import METRICS
@@ -44,6 +44,18 @@ def compared(folder, losses, seeds=3, **options):
 
 
 STEPS = "A step takes"
+
+
+@pytest.mark.parametrize("name", ["plan", "run.json", "results.json"])
+def test_a_stored_verdict_is_known_until_its_inputs_change(tmp_path, name):
+    folder = compared(tmp_path, ["ce", "good"], seeds=1)
+    assert known_verdict(folder) is None
+    verdict = judge(folder, draws=2)
+    write_json(folder.verdict, verdict.to_json())
+    assert known_verdict(folder) == verdict
+    file = folder.plan if name == "plan" else folder.finished[1].folder.path / name
+    file.write_text(file.read_text() + "\n")
+    assert known_verdict(folder) is None
 
 
 def sentences_with(verdict, part):

@@ -311,6 +311,14 @@ def test_options_reach_both_losses():
     assert_close(loss(tuple(logits), targets), expected)
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_both_losses_synchronise_or_none(sync):
+    loss = DecoupledLoss.from_counts(COUNTS, sync=sync)
+    assert loss.feature.sync is loss.classifier.sync is sync
+    loss = DecoupledLoss.from_counts(COUNTS)
+    assert loss.feature.sync is loss.classifier.sync is True
+
+
 def test_logits_of_one_head_are_judged_by_its_loss():
     loss = DecoupledLoss.from_counts(COUNTS)
     logits, targets = torch.randn(4, C), torch.tensor([0, 1, 2, 4])

@@ -32,6 +32,21 @@ def filled(seed=0, classes=4, dtype=torch.float64, **options):
     return head
 
 
+def test_the_memory_has_the_options_of_the_head():
+    memory = MetaEmbedding(D, 4, dim=1, ignore_index=255).memory
+    assert (tuple(memory.centroids.shape), memory.dim, memory.ignore_index) == ((4, D), 1, 255)
+
+
+def test_initial_weights_are_those_of_a_linear_layer():
+    """Uniform within 1 / sqrt(D)."""
+    torch.manual_seed(0)
+    head = MetaEmbedding(100, 50)
+    for weight in (head.weight, head.query.weight, head.selector.weight):
+        assert weight.min().item() == pytest.approx(-0.1, rel=0.01)
+        assert weight.max().item() == pytest.approx(0.1, rel=0.01)
+        assert abs(weight.mean().item()) < 0.005
+
+
 def slow_logits(head, row):
     """One sample, step by step as the paper and the published code have it."""
     centroids = head.memory.centroids.detach()

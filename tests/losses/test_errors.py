@@ -887,6 +887,13 @@ def test_class_vectors_must_be_numeric(value, came, advice):
             build()
 
 
+def test_numbers_beside_weights_of_the_batch():
+    """They are weights of their own, so that one number is no vector."""
+    for weight in ([2.0, RecallWeights(3)], [RecallWeights(3), 2.0]):
+        with pytest.raises(ValueError, match=says("weight", "one number per class", "got shape ()", "a vector")):
+            eq.CrossEntropyLoss(weight)
+
+
 def test_words_and_losses_in_place_of_weights():
     for word in ("balanced", "inverse"):
         with pytest.raises(TypeError, match=says("weight", f"got the word '{word}'", "inverse_frequency(counts)")):
@@ -1262,6 +1269,7 @@ def test_parts_that_exclude_one_another():
         (lambda: SigmoidLoss("focal"), ("modulation must be", "got 'focal'")),
         (lambda: SoftmaxLoss(adjustment=[1, 2, 3]), ("adjustment must be logit_adjustment(counts)", "of type list")),
         (lambda: SigmoidLoss(adjustment=logit_adjustment([1, 2])), ("adjustment must be NegativeTolerance",)),
+        (lambda: SigmoidLoss(rebalanced=[1, 2, 3]), ("rebalanced must be Rebalanced(...)", "of type list")),
         (lambda: SoftmaxLoss(weight=Linear(0.0, 1.0)), ("weight must be one number", "Linear(", "Deferred(weight")),
         (
             lambda: SoftmaxLoss(weight=[[1.0, 2.0], Linear(0.0, 1.0)]),

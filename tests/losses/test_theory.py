@@ -199,6 +199,12 @@ def test_equation_8_is_the_gradient_of_the_loss(gamma, margin):
     assert grad[:, 0].argmax().item() == pytest.approx(99 * (eq.mislabel_point(gamma, margin) - 0.01) / 0.99, abs=1.1)
 
 
+@pytest.mark.parametrize("gamma", [1e-6, 1e-3, 1 / 320])
+def test_mislabel_points_closer_to_one_than_float64_can_tell(gamma):
+    """Without a margin the gradient peaks where 1 - p is about exp(-1/gamma)."""
+    assert eq.mislabel_point(gamma, 0.0) == 1.0
+
+
 def test_a_margin_lowers_the_mislabel_point():
     for gamma in (0.0, 0.5, 2.0, 4.0):
         assert eq.mislabel_point(gamma, 0.05) < eq.mislabel_point(gamma, 0.0) - 1e-3

@@ -65,18 +65,19 @@ def test_every_dtype_takes_them(name, dtype):
 
 
 @each_metric
-@pytest.mark.parametrize("value", [math.nan, INF, -INF])
+@pytest.mark.parametrize("value", [math.nan, INF, -INF, 1.5, -0.5])
 def test_what_is_ignored_may_hold_anything(name, value):
     build, batch = EVERY[name]
     scores, targets = batch()
     ignored = UNKNOWN if name in MULTI else IGNORED
     targets[3:5] = ignored
     expected = build()(scores, targets)
-    probs = build(from_logits=False)(link(name)(scores), targets)
-    damaged = scores.clone()
-    damaged[3:5] = value
+    probs = link(name)(scores)
+    expected_of_probs = build(from_logits=False)(probs, targets)
+    damaged, damaged_probs = scores.clone(), probs.clone()
+    damaged[3:5] = damaged_probs[3:5] = value
     same(build()(damaged, targets), expected)
-    same(build(from_logits=False)(link(name)(scores).where(damaged.isfinite(), value), targets), probs)
+    same(build(from_logits=False)(damaged_probs, targets), expected_of_probs)
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in MULTI])

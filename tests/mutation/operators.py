@@ -202,6 +202,9 @@ def _elsewhere(node: ast.AST) -> list[ast.AST]:
     """Parts of a node that do not run on the CPU in one process: the condition that says so, and what depends on it."""
     if isinstance(node, ast.BoolOp):
         return [value for value in node.values if _device(value)]
+    if isinstance(node, ast.FunctionDef):
+        returned = [index for index, statement in enumerate(node.body, start=1) if _returns_on_cpu(statement)]
+        return node.body[returned[0] :] if returned else []
     if isinstance(node, ast.arguments):
         names = node.args[len(node.args) - len(node.defaults) :] + node.kwonlyargs
         defaults = zip(names, node.defaults + node.kw_defaults, strict=True)
@@ -226,10 +229,19 @@ def _device(node: ast.AST) -> str:
     return ""
 
 
+def _returns_on_cpu(node: ast.stmt) -> bool:
+    match node:
+        case ast.If(ast.Compare(ops=[ast.Eq()]) as test, body=[*_, ast.Return()], orelse=[]):
+            return _device(test) == "cpu"
+    return False
+
+
 def _needs_more(node: ast.AST) -> bool:
     """Whether a condition asks for Triton or for other processes."""
     match node:
         case ast.Call(ast.Name("triton_serves" | "_by_kernel")) | ast.Compare(ast.Call(ast.Name("world_size"))):
+            return True
+        case ast.Compare(_, [ast.Eq()], [ast.Constant("triton")]):
             return True
     return False
 
@@ -242,6 +254,8 @@ def _is_ignored(node: ast.AST) -> bool:
             return _name(node) in IGNORED_CALLS
         case ast.keyword(arg=name):
             return name in IGNORED_KEYWORDS
+        case ast.BoolOp(op=ast.And(), values=values):
+            return any(map(_needs_more, values))
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.AnnAssign(annotation=ast.Name(id="TypeAlias")):
             return True
     return isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert)

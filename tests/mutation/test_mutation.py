@@ -77,12 +77,19 @@ def test_what_no_mutant_runs_is_no_mutant():
         if sync and world_size() > 1:
             a = a + 1
         a = 1 + b if x.device.type == "mps" else b
+        if c != d and backend == "triton":
+            return a + 1
         """
     )
     assert (
         changes("def f(a, sync=False, *, b=1): pass") == changes("def f(a, *, b=1, sync=False): pass") == {("1", "2")}
     )
     assert changes("a if x.device.type == 'cpu' else 1") == set()
+    assert changes("def f(x, a):\n return not a and triton_serves(x)") == set()
+    assert changes("def f(x, a):\n if x.device.type == 'cpu':\n  return a + 2\n return a + 3") == {
+        ("a + 2", "a - 2"),
+        ("2", "3"),
+    }
     assert changes("if x.device.type == 'cpu': return 1") == {("1", "2")}
     assert changes("if x.ndim == 2 or x.device.type != 'cpu': return y") == {
         ("x.ndim == 2", "x.ndim != 2"),

@@ -7,6 +7,7 @@ return from here; its exit status is that of pytest.
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.machinery
 import os
 import shutil
@@ -99,6 +100,10 @@ def _run(job: Job, folder: str) -> None:
     os.dup2(output, 2)
     if job.source is not None:
         _replace(job.file, compile(job.source, job.file, "exec", dont_inherit=True))
+    for test in job.tests:
+        parts = Path(test).with_suffix("").parts
+        if parts[0] == "src":  # pytest would import it after its package, and so twice; pickle refuses such classes
+            importlib.import_module(".".join(parts[1:]))
     for test in job.tests:
         status = pytest.main([*PYTEST, *job.options, test])
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
