@@ -16,6 +16,7 @@ from equipoise.comparison.plan import run_name
 from equipoise.comparison.spec import CompareSpec
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, write_json
+from equipoise.train.spec import RunSpec
 from tests.comparison.verdicts import DATA, record_of
 
 SPEC = {"data": "digits-lt", "losses": ["ce", "focal(gamma=[1, 2])"], "seeds": 2, "epochs": 2}
@@ -455,19 +456,19 @@ def test_a_run_whose_folder_was_never_taken_over_begins_anew(out, monkeypatch):
     draft = out / "runs" / "ce-0.unfinished"
     draft.mkdir(parents=True)
     (draft / ".spec.json.draft-abcdefgh").mkdir()
-    module.train_one(None, out / "runs" / "ce-0")
+    module.train_one(RunSpec(data="digits-lt"), out / "runs" / "ce-0")
     draft.mkdir()
     (draft / "spec.json").write_text("{}")
-    module.train_one(None, out / "runs" / "ce-0")
+    module.train_one(RunSpec(data="digits-lt"), out / "runs" / "ce-0")
     (draft / "spec.json").write_text("{")
-    module.train_one(None, out / "runs" / "ce-0")
+    module.train_one(RunSpec(data="digits-lt"), out / "runs" / "ce-0")
     assert runs == [False, True, False]
     assert (out / "runs" / "ce-0.unfinished.damaged-1" / "spec.json").is_file()
 
 
 def test_a_machine_that_does_not_see_the_folder(out):
     with pytest.raises(ValueError, match="must be seen by all machines that train"):
-        module.train_one(None, out / "runs" / "ce-0")
+        module.train_one(RunSpec(data="digits-lt"), out / "runs" / "ce-0")
 
 
 def gpu(name, *, threads):

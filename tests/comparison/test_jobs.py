@@ -170,6 +170,38 @@ def test_a_call_without_memory_in_company_is_tried_alone(tmp_path):
     assert outcomes["small"].error is None
 
 
+def test_calls_of_a_process_that_dies_between_looks_are_not_lost(tmp_path):
+    """It has room, and another call waits for it."""
+    asked = [Job("first", calls.now, (0.1,)), Job("long", calls.begin_and_end, (tmp_path / "long", 0.5))]
+    asked.append(Job("second", calls.now, (0.0,), after="first"))
+    killed, over = [], []
+    with LocalJobs(1, calls.begin, together=3) as jobs:
+
+        def tick():
+            if over and not killed:
+                killed.append(jobs.processes[0].process.pid)
+                os.kill(killed[0], signal.SIGKILL)
+                jobs.processes[0].process.join()
+
+        for outcome in jobs.outcomes(asked, tick):
+            over.append(outcome.name)
+    assert killed
+    assert sorted(over) == ["first", "long", "second"]
+
+
+def test_calls_at_a_time_are_limited_over_all_processes(tmp_path):
+    asked = [Job(str(n), calls.now, (0.3,)) for n in range(6)]
+    with LocalJobs(2, calls.begin, together=2, most=3) as jobs:
+        spans = [outcome.value for outcome in jobs.outcomes(asked)]
+    assert max(sum(begun <= moment < ended for begun, ended in spans) for moment, _ in spans) <= 3
+    assert jobs.at_a_time == 3
+
+
+def test_a_result_that_cannot_be_sent_is_an_error():
+    with LocalJobs(1, calls.begin, together=2) as jobs:
+        assert "the result cannot be sent" in of_one(jobs, calls.unpicklable).error
+
+
 def test_a_lost_device_is_found_out_alone(tmp_path):
     asked = [Job("guilty", calls.lose_device, ()), Job("innocent", calls.begin_and_end, (tmp_path / "i", 0.5))]
     with LocalJobs(1, calls.begin, together=2) as jobs:

@@ -166,6 +166,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "calibration/temperature.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
     "calibration/thresholds.py": ("tests/calibration/test_labels.py", *CALIBRATION),
     "calibration/vector.py": ("tests/calibration/test_linear.py", *CALIBRATION),
+    "heads/attention.py": (*HEADS, "tests/heads/test_attention.py"),
     "heads/bilateral.py": (*HEADS, "tests/heads/test_bilateral.py"),
     "heads/cosine.py": (*HEADS, "tests/heads/test_cosine.py"),
     "heads/decoupled.py": (*HEADS, "tests/heads/test_decoupled.py"),

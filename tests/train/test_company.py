@@ -48,7 +48,7 @@ def test_members_draw_what_they_draw_alone():
             assert company() is shared
             random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
             drawn = []
-            for _ in range(5):
+            for _ in range(20):
                 turns.append(seed)
                 drawn.append(draws())
                 shared.wait(CPU)
@@ -56,8 +56,14 @@ def test_members_draw_what_they_draw_alone():
 
     alone = [member(seed) for seed in range(3)]
     turns.clear()
+    start = threading.Barrier(3)
+
+    def member_with_others(seed):
+        start.wait()
+        return member(seed)
+
     with ThreadPoolExecutor(3) as threads:
-        together = list(threads.map(member, range(3)))
+        together = list(threads.map(member_with_others, range(3)))
     assert together == alone
     assert turns != sorted(turns)  # they took turns
     assert shared.size == 0

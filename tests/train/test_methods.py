@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from equipoise import CrossEntropyLoss, LDAMLoss
 from equipoise.comparison.kinds import DISTANCES, MADE_AFTERWARDS
-from equipoise.data import digits_lt, open_data, sampler_for
+from equipoise.data import Arrays, DataSet, digits_lt, open_data, sampler_for
 from equipoise.expressions import canonical, is_method
 from equipoise.heads import (
     BilateralModel,
@@ -28,6 +28,7 @@ from equipoise.heads import (
 )
 from equipoise.losses import LiftedStructureLoss, RangeLoss
 from equipoise.models import MLP, build_model, find_classifier
+from equipoise.tasks import Task
 from equipoise.train import run as module
 from equipoise.train.builders import loss_of
 from equipoise.train.errors import TrainingError
@@ -37,6 +38,7 @@ from equipoise.train.methods import METHODS, MixedLoss, RunContext, parse_method
 from equipoise.train.record import MethodSettings
 from equipoise.train.rows import expand_rows, read_row
 from equipoise.train.run import run
+from equipoise.train.run_loaders import RunLoaders
 from equipoise.train.spec import RunSpec, SpecError
 
 QUICK = {
@@ -644,3 +646,17 @@ def test_few_samples_retrain_a_classifier_in_smaller_batches(samples, batch, lr,
     )
     parse_method("crt").trained(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), context)
     assert (asked["batch_size"], asked["lr"], asked["epochs"], asked["seed"]) == (batch, lr, 10, 5)
+
+
+def test_second_sampler_has_the_steps_of_the_first():
+    """Also if the first repeats samples of rare classes."""
+    counts = [100_000, 10]
+    labels = np.repeat(np.arange(2), counts)
+    images = np.zeros((len(labels), 1, 1, 1), np.uint8)
+    data = DataSet("made", Task.MULTICLASS, ("a", "b"), *[Arrays(images, labels)] * 3)
+    fabric = SimpleNamespace(device=torch.device("cpu"), world_size=1, global_rank=0)
+    spec = RunSpec(data="made", sampler="repeat-factor")
+    loaders = RunLoaders(fabric, spec, data, {"train": data.train}, 8, "reversed").training()
+    first, second = loaders.loaders
+    assert len(loaders) == len(first) == len(second)
+    assert len(first) > len(labels) // 8

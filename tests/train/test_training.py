@@ -147,6 +147,16 @@ def test_state_continues_a_training():
         assert torch.equal(first["momentum_buffer"], second["momentum_buffer"])
 
 
+def test_options_of_the_device_are_not_resumed():
+    """Such as those of a run that began on a GPU."""
+    training, _ = trained()
+    state = training.state_dict()
+    for group in state["optimizer"]["param_groups"]:
+        group |= {"fused": None, "foreach": True}
+    training.load_state_dict(state)
+    assert {(group["fused"], group["foreach"]) for group in training.optimizer.param_groups} == {(True, None)}
+
+
 def test_state_of_another_layout_is_continued():
     """As by a run that began on a CPU and is resumed on a GPU."""
     spec, preparation = RunSpec(data="digits-lt", optimizer="sgd", lr=0.01), Preparation.fit(DATA.train)

@@ -267,7 +267,7 @@ def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | No
         "OMP_NUM_THREADS", str(max(1, _cores() // count))
     )  # also with GPUs: evaluation uses the CPU
     environments = [{"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": threads} for gpu in gpus] or [{}]
-    return LocalJobs(count, prepare, environments, together=math.ceil(runs / count))
+    return LocalJobs(count, prepare, environments, together=math.ceil(runs / count), most=runs)
 
 
 def _cores() -> int:
@@ -390,23 +390,24 @@ def train_one(spec: RunSpec, out: Path) -> None:
             f"{socket.gethostname()}; choose an --out that they share"
         )
     on_gpu = spec.accelerator != "cpu" and torch.cuda.is_available()
-    with at_work(comparison.path), worker_process().member(on_gpu=on_gpu):
-        folder = RunFolder(out)
-        if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
-            shutil.rmtree(folder.draft)  # killed before its settings were written
-        elif folder.draft.exists():
+    try:
+        with at_work(comparison.path), worker_process().member(on_gpu=on_gpu):
+            folder = RunFolder(out)
+            if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
+                shutil.rmtree(folder.draft)  # killed before its settings were written
+            elif folder.draft.exists():
+                try:
+                    read_record(folder.draft / "spec.json", advice="the run is trained again")
+                except ValueError as error:
+                    _write_line(f"{error}; what there was is kept as {set_aside(folder)}")
             try:
-                read_record(folder.draft / "spec.json", advice="the run is trained again")
-            except ValueError as error:
-                _write_line(f"{error}; what there was is kept as {set_aside(folder)}")
-        try:
-            run(spec, out, images_checked=True, say=_write_line)
-        except RuntimeError as error:
-            _check_device(error)
-            raise
-        finally:
-            gc.collect()
-            _free_memory()
+                run(spec, out, images_checked=True, say=_write_line)
+            finally:
+                gc.collect()
+                _free_memory()
+    except RuntimeError as error:
+        _check_device(error)
+        raise
 
 
 def _free_memory() -> None:

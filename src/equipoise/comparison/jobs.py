@@ -12,6 +12,7 @@ import faulthandler
 import io
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -131,6 +132,7 @@ class LocalJobs:
         begin: called once in each worker before its first call, to import what takes long.
         environments: environment variables, assigned to the workers in turn.
         together: maximum number of calls that a worker runs at a time, each in a thread.
+        most: maximum number of calls of all workers at a time; None for as many as they run.
     """
 
     def __init__(
@@ -140,16 +142,13 @@ class LocalJobs:
         environments: Sequence[Mapping[str, str]] = ({},),
         *,
         together: int = 1,
+        most: int | None = None,
     ) -> None:
         self.count, self.begin, self.environments, self.together = count, begin, environments, together
+        self.at_a_time = count * together if most is None else most
         self.processes: list[_Process] = []
         self.deaths: Counter[str] = Counter()
         self.separate: set[str] = set()  # calls that run without others
-
-    @property
-    def at_a_time(self) -> int:
-        """Maximum number of concurrent calls."""
-        return self.count * self.together
 
     def __enter__(self) -> Self:
         _let_it_tidy_up_in_silence()
@@ -182,6 +181,8 @@ class LocalJobs:
         while free := [process for process in self.processes if self._has_room(process)]:
             process = min(free, key=lambda one: len(one.calls))
             busy = [call for one in self.processes for call in one.calls.values()]
+            if len(busy) >= self.at_a_time:
+                return
             call = take_ready(waiting, busy, lambda call: call.name not in self.separate)
             if call is None and not process.calls:
                 call = take_ready(waiting, busy)
@@ -194,6 +195,8 @@ class LocalJobs:
             process.give(call)
 
     def _has_room(self, process: _Process) -> bool:
+        if process.calls and not process.alive:  # what becomes of them is decided first
+            return False
         return len(process.calls) < self.together and self.separate.isdisjoint(process.calls)
 
     def _outcomes_of(self, process: _Process, waiting: list[Job]) -> Iterator[JobResult]:
@@ -361,9 +364,15 @@ class _Threads:
             with self.lock:
                 self.running -= 1
                 if not outcome.lost_device or not self.running:
-                    self.calls.send(outcome if outcome.error is None else replace(outcome, log=log.getvalue()))
+                    self._send(outcome if outcome.error is None else replace(outcome, log=log.getvalue()))
                 if outcome.lost_device:  # any of the calls may have done it; each is tried alone
                     os._exit(LOST_DEVICE)
+
+    def _send(self, outcome: JobResult) -> None:
+        try:
+            self.calls.send(outcome)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            self.calls.send(JobResult(outcome.name, error=f"the result cannot be sent: {error}"))
 
 
 _LOG: ContextVar[io.StringIO | None] = ContextVar("log", default=None)

@@ -240,9 +240,16 @@ def sampler_for(
     seed: int = 0,
     rank: int | None = None,
     world_size: int | None = None,
+    length: int | None = None,
 ) -> EpochSampler:
-    """The sampler of that name; ``"none"`` shuffles only, ``"progressive"`` requires ``epochs``."""
+    """The sampler of that name; ``"none"`` shuffles only, ``"progressive"`` requires ``epochs``.
+
+    ``length`` is the number of samples of an epoch; None for all samples once. ``"repeat-factor"`` has its own.
+    """
     options: dict[str, Any] = {"seed": seed, "rank": rank, "world_size": world_size}
+    if name == "repeat-factor":
+        return RepeatFactorSampler(labels, **options)
+    options["length"] = length
     if name == "none":  # a single class: all samples are drawn equally often, whatever their number of labels
         return ClassSampler(np.zeros(len(labels), np.int64), **options)
     powers = {"balanced": 0.0, "square-root": 0.5, "reversed": -1.0}
@@ -252,8 +259,6 @@ def sampler_for(
         if epochs is None:
             raise ValueError("epochs must be the number of epochs for the progressive sampler, got None; pass it")
         return ClassSampler(labels, power=0.0, epochs=epochs, **options)
-    if name == "repeat-factor":
-        return RepeatFactorSampler(labels, **options)
     raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}; choose one of these names")
 
 

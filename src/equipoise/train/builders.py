@@ -162,10 +162,12 @@ def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:
     return preparation.as_arrays(split)
 
 
-def sampler_of(spec: RunSpec, data: DataSet, split: Split, name: str | None = None, **processes: int) -> EpochSampler:
+def sampler_of(
+    spec: RunSpec, data: DataSet, split: Split, name: str | None = None, length: int | None = None, **processes: int
+) -> EpochSampler:
     """The sampler of the settings, or of another name; ``rank`` and ``world_size`` override ``torch.distributed``."""
     labels = labels_for_sampling(split, data.task, ignore_index=data.ignore_index)
-    return sampler_for(name or spec.sampler, labels, epochs=spec.epochs, seed=spec.seed, **processes)
+    return sampler_for(name or spec.sampler, labels, epochs=spec.epochs, seed=spec.seed, length=length, **processes)
 
 
 def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:

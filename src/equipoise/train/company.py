@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
@@ -57,31 +58,37 @@ class SharedProcess(Company):
         self._turn = threading.Condition()
         self._shared: dict[str, tuple[Hashable, Any]] = {}
         self.size = 0
+        self._threads: set[int] = set()  # of members, and of runs that wait to be one
         self._settled = 0  # runs that have finished an epoch, and so have all of their memory
 
     @contextmanager
     def member(self, *, on_gpu: bool = False) -> Iterator[None]:
         """Take part as a run: wait for its turn, and on a GPU until there is memory; it gets its own generators."""
-        token = _COMPANY.set(self)
-        with self._turn:
-            self._turn.wait_for(lambda: not on_gpu or self._has_room())
-            self.size += 1
-            before = _RandomState.now()
-            state = _Member()
-            _MEMBER.set(state)
-            try:
-                if on_gpu:
-                    _separate_generators()
-                    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-                        yield
-                else:
-                    yield
-            finally:
-                before.restore()
-                self.size -= 1
-                self._settled -= state.settled
-                self._turn.notify_all()
-                _COMPANY.reset(token)
+        token, thread = _COMPANY.set(self), threading.get_ident()
+        self._threads.add(thread)
+        try:
+            with self._turn:
+                self._turn.wait_for(lambda: not on_gpu or self._has_room())
+                yield from self._with_turn(on_gpu)
+        finally:
+            self._threads.discard(thread)
+            _COMPANY.reset(token)
+
+    def _with_turn(self, on_gpu: bool) -> Iterator[None]:
+        """Run a member that has the turn."""
+        self.size += 1
+        before, state = _RandomState.now(), _Member()
+        _MEMBER.set(state)
+        try:
+            if on_gpu:
+                _separate_generators()
+            with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():  # type: ignore[no-untyped-call]
+                yield
+        finally:
+            before.restore()
+            self.size -= 1
+            self._settled -= state.settled
+            self._turn.notify_all()
 
     def _has_room(self) -> bool:
         """Whether another run fits on the device; the first one is alone until its memory is known."""
@@ -97,7 +104,7 @@ class SharedProcess(Company):
         state = _MEMBER.get()
         state.submitted.clear()
         state.waits += 1
-        if state.waits > WAITS and not state.settled:
+        if state.waits >= WAITS and not state.settled:
             state.settled = True
             self._settled += 1
             self._turn.notify_all()
@@ -122,6 +129,8 @@ class SharedProcess(Company):
         try:
             if finished is not None:
                 finished.synchronize()
+            elif len(self._threads) > 1:
+                time.sleep(1e-4)  # otherwise this thread would take the turn again before another one wakes up
         finally:
             self._turn.acquire()
             own.restore()

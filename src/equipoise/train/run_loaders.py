@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from equipoise.data import DataSet, Split
 from equipoise.heads import KeptFeatures, keep_features
 from equipoise.train.builders import sampler_of
-from equipoise.train.loaders import Loader, PairedLoaders, evaluation_loader, training_loader
+from equipoise.train.company import company
+from equipoise.train.loaders import Loader, PairedLoaders, TrainingOrder, evaluation_loader, training_loader
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 
@@ -55,18 +56,21 @@ class RunLoaders:
         self.fabric, self.spec, self.data, self.splits, self.batch_size = fabric, spec, data, splits, batch_size
         self.second_sampler = second_sampler
         cores = os.cpu_count() or 1
-        self.workers = min(8, max(1, cores - 1)) if spec.workers is None else spec.workers
+        self.workers = max(1, min(8, cores - 1) // company().size) if spec.workers is None else spec.workers
         self.common: dict[str, Any] = {"device": fabric.device, "workers": self.workers}
         self.own_size = batch_size // fabric.world_size
 
     def training(self) -> Loader | PairedLoaders:
         """Training batches."""
-        loaders = [self._training(name) for name in dict.fromkeys([None, self.second_sampler])]
-        return loaders[0] if len(loaders) == 1 else PairedLoaders(*loaders)
+        first = self._training(None, None)
+        if self.second_sampler is None:
+            return first
+        assert isinstance(first.order, TrainingOrder)
+        return PairedLoaders(first, self._training(self.second_sampler, first.order.sampler.length))
 
-    def _training(self, sampler: str | None) -> Loader:
+    def _training(self, sampler: str | None, length: int | None) -> Loader:
         split, spec = self.splits["train"], self.spec
-        draws = sampler_of(spec, self.data, split, sampler)
+        draws = sampler_of(spec, self.data, split, sampler, length)
         return training_loader(split, batch_size=self.own_size, sampler=draws, seed=spec.seed, **self.common)
 
     def evaluation(self, split: str) -> Loader:

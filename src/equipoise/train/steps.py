@@ -65,7 +65,7 @@ class TrainingSteps:
             self._stay_eager(reason)
 
     def _stay_eager(self, reason: str) -> None:
-        self.captured = False
+        self.captured, self.graphs, self.validation = False, None, None  # frees their memory
         self.say(f"training steps are not captured as a CUDA graph, but run eagerly: {reason}")
 
     def epoch(self) -> None:
@@ -80,15 +80,19 @@ class TrainingSteps:
             for batch in self.loader:
                 self._take(batch)
                 self.tick(training.steps_taken)
+                if training.device.type == "cuda":
+                    company().pace()
                 yield
                 if self.captured and self.looked_at >= EAGER and self._at_start_of_a_part():
                     break
-        if self.captured and self.graphs is not None and training.index < training.steps:
-            self.graphs.begin_epoch()
+        graphs = self.graphs
+        if self.captured and graphs is not None and training.index < training.steps:
+            graphs.begin_epoch()
             while self.captured and training.index < training.steps:
                 try:
-                    self.graphs.replay()
+                    graphs.replay()
                 except _CaptureError as error:
+                    error.raise_if_crowded()
                     self._stay_eager(str(error))
                 self.tick(training.steps_taken)
                 company().pace()
@@ -131,7 +135,7 @@ class TrainingSteps:
         try:
             self.training.update_metrics(self.validation.batches())
         except _CaptureError as error:
-            self.validation = None
+            error.raise_if_crowded()
             self._stay_eager(str(error))
             self.training.validate(loader)
 
@@ -186,6 +190,11 @@ def _cut(block: range, longest: int) -> Iterator[range]:
 class _CaptureError(RuntimeError):
     """A step cannot be captured."""
 
+    def raise_if_crowded(self) -> None:
+        """Raise the cause if other runs may have caused it: then the run is tried again without them."""
+        if isinstance(self.__cause__, torch.OutOfMemoryError) and company().size > 1:
+            raise self.__cause__
+
 
 class _Graph:
     """A captured function; keeps everything that the graph reads or writes.
@@ -204,14 +213,22 @@ class _Graph:
         self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             self.result = function()
-        except RuntimeError as error:
-            with suppress(RuntimeError):
-                self.graph.capture_end()
-            for generator in (*torch.cuda.default_generators, *generators):  # they believe that they are captured
-                generator.graphsafe_set_state(generator.clone_state())
+            self.graph.capture_end()
+        except BaseException as error:
+            self._abandon(pool, generators)
+            if not isinstance(error, RuntimeError):
+                raise
             line = " ".join(str(error).split())[:200]
             raise _CaptureError(f"it failed with {type(error).__name__}: {line}") from error
-        self.graph.capture_end()
+
+    def _abandon(self, pool: Any, generators: Sequence[torch.Generator]) -> None:  # noqa: ANN401
+        """End a failed capture: torch leaves the stream, the pool and the generators as if it went on."""
+        with suppress(RuntimeError):
+            self.graph.capture_end()
+        with suppress(RuntimeError, AttributeError, TypeError):  # has no public function
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        for generator in (*torch.cuda.default_generators, *generators):
+            generator.graphsafe_set_state(generator.clone_state())
 
     def replay(self) -> Any:  # noqa: ANN401
         """Run what was captured; the result is overwritten by the next replay."""
@@ -235,6 +252,7 @@ class _StepGraphs:
         self.rates = torch.zeros((training.steps, len(groups)), device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()  # of eager steps, whose memory graphs do not use
         self.graphs: dict[tuple[Wanted, ...], _Graph] = {}
 
     def begin_epoch(self) -> None:

@@ -31,6 +31,8 @@ Batch = tuple[Tensor, ...]
 HALF = float(torch.finfo(torch.float16).max)
 UNCONVERTED = ("32-true", "bf16-mixed", "16-mixed")
 """Precisions in which inputs and outputs of the model keep their types."""
+DEVICE_FLAGS = ("fused", "foreach", "capturable")
+"""Options of optimisers that follow from the device, which may change when a training is resumed."""
 TOGETHER = 2**20
 """Number of logits from which the metrics are updated."""
 
@@ -84,6 +86,7 @@ class Training:
         wrapped = fabric.setup_module(model)  # also moves the model to the device
         # the wrapper converts and synchronises; where neither is needed it would cost a tenth of a small step
         direct = on_one_device(fabric) and fabric.strategy.precision.precision in UNCONVERTED
+        self.direct = direct
         self.model, self.forward = model, model if direct else wrapped
         self.loss = loss.to(self.device)
         self.scaler: torch.amp.GradScaler | None = getattr(fabric.strategy.precision, "scaler", None)
@@ -216,7 +219,9 @@ class Training:
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of raw inputs."""
         with self.fabric.autocast():
-            prepared = self.fabric.strategy.precision.convert_input(self.preparation.prepare(inputs))
+            prepared = self.preparation.prepare(inputs)
+            if not self.direct:
+                prepared = self.fabric.strategy.precision.convert_input(prepared)
             return _logits(self.inference_model(self._laid_out(prepared)))
 
     def validate(self, loader: Iterable[Batch]) -> None:
@@ -275,7 +280,11 @@ class Training:
         """Continue from a state."""
         self.model.load_state_dict(state["model"])
         self.loss.load_state_dict(state["loss"])
+        groups = self.optimizer.param_groups
+        device_flags = [{name: group[name] for name in DEVICE_FLAGS if name in group} for group in groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, flags in zip(self.optimizer.param_groups, device_flags, strict=True):
+            group |= flags
         for weight, own in self.optimizer.state.items():
             for name, value in own.items():
                 if isinstance(value, Tensor) and value.shape == weight.shape:  # fused steps need the same layout
