@@ -42,3 +42,4 @@ def fit(
             steps.validate(validation)
             company().wait(training.device)
             recorder.end_epoch(training)
+    training.fabric.barrier()  # other processes read the weights that the leader has written
