@@ -36,7 +36,7 @@ from benchmarks.train import BareLoop, Trained, camvid, cifar
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.data import DataSet
 from equipoise.data.augment import augmentations_from
-from equipoise.train.builders import loss_of, model_of, opened, optimizer_of, training_of
+from equipoise.train.builders import loss_of, model_of, opened, optimizer_of, rate_of
 from equipoise.train.fabric import fabric_for, launch
 from equipoise.train.preparation import Preparation
 from equipoise.train.run_loaders import RunLoaders
@@ -363,16 +363,15 @@ def _bare_run(spec: RunSpec) -> float:
     batch_size = spec.batch_size or task.default_batch_size(len(data.train))
     steps = max(1, len(data.train) // batch_size)
     loss = loss_of(spec, data, sync=False)
-    training = training_of(fabric, spec, task, model, loss, preparation, steps=steps)
     loader = RunLoaders(fabric, spec, data, {"train": data.train}, batch_size).training()
-    optimizer = optimizer_of(spec, model)
+    optimizer, rate = optimizer_of(spec, model), rate_of(spec)
     initial = [group["lr"] for group in optimizer.param_groups]
     start = time.perf_counter()
     for epoch in range(spec.epochs):
         loss.set_epoch(epoch)  # type: ignore[operator]
         loader.set_epoch(epoch)
         for index, (inputs, targets) in enumerate(loader):
-            factor = training.factor((epoch * steps + index) / (spec.epochs * steps))
+            factor = rate((epoch * steps + index) / (spec.epochs * steps))
             for group, rate in zip(optimizer.param_groups, initial, strict=True):
                 group["lr"] = rate * factor
             optimizer.zero_grad()

@@ -25,6 +25,7 @@ from equipoise.data.text import Vocabulary
 from equipoise.heads.attention import module_named
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias, set_word_vectors
+from equipoise.schedules import Schedule
 from equipoise.train.fabric import on_one_device
 from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
@@ -46,6 +47,7 @@ __all__ = [
     "monitor_of",
     "opened",
     "optimizer_of",
+    "rate_of",
     "ready",
     "sampler_of",
     "training_of",
@@ -306,6 +308,13 @@ def optimizer_of(
     )
 
 
+def rate_of(spec: RunSpec) -> Schedule:
+    """The factor of the learning rate at a progress in [0, 1]."""
+    return learning_rate_factor(
+        spec.schedule, warmup=spec.warmup, milestones=spec.milestones, step_factor=spec.step_factor
+    )
+
+
 def training_of(
     fabric: Fabric,
     spec: RunSpec,
@@ -326,9 +335,7 @@ def training_of(
         loss,
         preparation,
         make_optimizer=partial(optimizer_of, spec, body_rate=body_rate),
-        factor=learning_rate_factor(
-            spec.schedule, warmup=spec.warmup, milestones=spec.milestones, step_factor=spec.step_factor
-        ),
+        factor=rate_of(spec),
         augment=augmentations_from(spec.augment, num_classes=task.num_classes, ignore_index=data.ignore_index),
         steps=steps,
         epochs=spec.epochs,

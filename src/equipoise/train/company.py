@@ -24,6 +24,11 @@ __all__ = ["Company", "SharedProcess", "company", "worker_process"]
 ROOM = 1.5
 """Free memory of the device for another run, relative to the memory of each run so far."""
 
+WAITS = 2
+"""A run waits twice in an epoch."""
+AHEAD = 8
+"""Maximum number of graphs that a run has waiting for the device."""
+
 Made = TypeVar("Made")
 
 
@@ -148,14 +153,6 @@ class SharedProcess(Company):
 def worker_process() -> SharedProcess:
     """The company of all runs in this process, if it is a worker."""
     return SharedProcess()
-
-
-WAITS = 2
-"""A run waits twice in an epoch."""
-
-
-AHEAD = 8
-"""Maximum number of graphs that a run has waiting for the device."""
 
 
 class _Member:

@@ -7,6 +7,7 @@ method is a class whose fields are its arguments; ``METHODS`` has them by name.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NewType, get_type_hints
@@ -454,7 +455,7 @@ class AttentiveOpenLongTail(OpenLongTail):
 
 
 @dataclass(frozen=True)
-class EmbeddingMethod(TrainingMethod):
+class EmbeddingMethod(TrainingMethod, ABC):
     """A loss of the logits plus a loss of the features, in one stage.
 
     Args:
@@ -475,9 +476,9 @@ class EmbeddingMethod(TrainingMethod):
         """The sum of both losses."""
         return EmbeddingLoss(context.loss(self.loss), self.embedding(context.ignore_index), self.weight)
 
+    @abstractmethod
     def embedding(self, ignore_index: int) -> nn.Module:
         """The loss of the features."""
-        raise NotImplementedError
 
     def served(self, model: nn.Module) -> nn.Module:
         """The model, returning logits alone."""

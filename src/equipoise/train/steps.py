@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,8 +34,6 @@ WORTHWHILE = 16
 """Minimum number of steps of a training that is captured."""
 LONGEST, TENSORS = 16, 96
 """Maximum number of steps of a graph, and approximate maximum of the weight tensors that they update."""
-
-Result = TypeVar("Result")
 
 
 class TrainingSteps:

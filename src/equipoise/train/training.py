@@ -85,9 +85,8 @@ class Training:
         self.average = None if ema is None else WeightAverage(model, ema)
         wrapped = fabric.setup_module(model)  # also moves the model to the device
         # the wrapper converts and synchronises; where neither is needed it would cost a tenth of a small step
-        direct = on_one_device(fabric) and fabric.strategy.precision.precision in UNCONVERTED
-        self.direct = direct
-        self.model, self.forward = model, model if direct else wrapped
+        self.direct = on_one_device(fabric) and fabric.strategy.precision.precision in UNCONVERTED
+        self.model, self.forward = model, model if self.direct else wrapped
         self.loss = loss.to(self.device)
         self.scaler: torch.amp.GradScaler | None = getattr(fabric.strategy.precision, "scaler", None)
         self.optimizer = make_optimizer(model)
