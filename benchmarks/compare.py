@@ -364,14 +364,14 @@ def _bare_run(spec: RunSpec) -> float:
     steps = max(1, len(data.train) // batch_size)
     loss = loss_of(spec, data, sync=False)
     loader = RunLoaders(fabric, spec, data, {"train": data.train}, batch_size).training()
-    optimizer, rate = optimizer_of(spec, model), rate_of(spec)
+    optimizer, schedule = optimizer_of(spec, model), rate_of(spec)
     initial = [group["lr"] for group in optimizer.param_groups]
     start = time.perf_counter()
     for epoch in range(spec.epochs):
         loss.set_epoch(epoch)  # type: ignore[operator]
         loader.set_epoch(epoch)
         for index, (inputs, targets) in enumerate(loader):
-            factor = rate((epoch * steps + index) / (spec.epochs * steps))
+            factor = schedule((epoch * steps + index) / (spec.epochs * steps))
             for group, rate in zip(optimizer.param_groups, initial, strict=True):
                 group["lr"] = rate * factor
             optimizer.zero_grad()
